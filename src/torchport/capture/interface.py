@@ -1,0 +1,256 @@
+"""Give a captured model the face the user asked for: names of inputs, outputs, weights and dimensions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+import onnx_ir as ir
+import torch
+
+from torchport.capture.dynamic import DynamicSpec, InputDims
+from torchport.capture.origins import all_nodes, write_origins
+from torchport.errors import CaptureError
+from torchport.records import Dim
+from torchport.tensors import dtype_name, numpy_dtype
+
+_PREFIX = "model."  # structure.FlatModule holds the user's module under this name
+
+
+def dress(
+    model: ir.Model,
+    *,
+    tensors: Mapping[str, torch.Tensor],
+    dims: InputDims,
+    input_names: Sequence[str],
+    output_names: Sequence[str],
+    keep_unused: bool,
+) -> None:
+    """Name everything in place.
+
+    Args:
+        model: straight from a route; its inputs carry the route's names, in order.
+        tensors: the example inputs by torchport's own names, in order.
+        dims: dynamic axes by those names.
+        input_names: the names to save under.
+        output_names: likewise, for the outputs.
+        keep_unused: keep inputs the graph does not use.
+    """
+    write_origins(model)
+    if len(model.graph.outputs) != len(output_names):
+        raise CaptureError(
+            f"the captured graph has {len(model.graph.outputs)} outputs, the model gives {len(output_names)}"
+        )
+    _restore_inputs(model, tensors)
+    _strip_prefix(model)
+    _separate_outputs(model)
+    _clean_dims(model)
+    _name_dims(model, dims, list(tensors))
+    renamed = dict(zip(tensors, input_names, strict=True))
+    _rename(
+        model,
+        [*model.graph.inputs, *model.graph.outputs],
+        [*(renamed[str(i.name)] for i in model.graph.inputs), *output_names],
+    )
+    if not keep_unused:
+        for value in [i for i in model.graph.inputs if not i.uses() and not i.is_graph_output()]:
+            model.graph.inputs.remove(value)
+
+
+def _restore_inputs(model: ir.Model, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Inputs by torchport's names in the signature's order; those a route dropped come back."""
+    inputs = model.graph.inputs
+    if len(inputs) == len(tensors):  # all there: in order, whatever they are called
+        by_name = dict(zip(tensors, list(inputs), strict=True))
+    else:
+        by_name = {str(v.name): v for v in inputs if v.name in tensors}
+    del inputs[:]
+    for name, tensor in tensors.items():
+        value = by_name.get(name) or ir.Value(
+            name=name,
+            type=ir.TensorType(ir.DataType.from_numpy(numpy_dtype(dtype_name(tensor.dtype)))),
+            shape=ir.Shape(list(tensor.shape)),
+        )
+        value.name = _free(model, name, value)
+        inputs.append(value)
+        value.name = name
+
+
+def _free(model: ir.Model, name: str, owner: ir.Value) -> str:
+    """Move any other value of that name out of the way, and return the name."""
+    for value in _values(model):
+        if value is not owner and value.name == name:
+            value.name = f"{name}.inner"
+    return name
+
+
+def _values(model: ir.Model) -> list[ir.Value]:
+    found = [*model.graph.inputs, *model.graph.initializers.values()]
+    for node in ir.traversal.RecursiveGraphIterator(model.graph):
+        found += node.outputs
+        for attribute in node.attributes.values():
+            graphs = [attribute.value] if attribute.type == ir.AttributeType.GRAPH else []
+            for graph in graphs:
+                found += [*graph.inputs, *graph.initializers.values()]
+    return found
+
+
+def _strip_prefix(model: ir.Model) -> None:
+    taken = {v.name for v in _values(model)}
+    for value in list(model.graph.initializers.values()):
+        name = str(value.name)
+        bare = name.removeprefix(_PREFIX)
+        if bare != name and bare not in taken:
+            value.name = bare
+            if value.const_value is not None:
+                value.const_value.name = bare
+
+
+def _separate_outputs(model: ir.Model) -> None:
+    """An output that is also an input, a weight or another output gets a value of its own."""
+    seen: set[int] = set()
+    outputs = model.graph.outputs
+    for index, value in enumerate(list(outputs)):
+        if id(value) in seen or value.is_graph_input() or value.is_initializer():
+            node = ir.node("Identity", [value])
+            node.outputs[0].name = f"{value.name}.output{index}"
+            node.outputs[0].type, node.outputs[0].shape = value.type, value.shape
+            model.graph.append(node)
+            outputs[index] = node.outputs[0]
+        seen.add(id(value))
+
+
+def _rename(model: ir.Model, values: Sequence[ir.Value], names: Sequence[str]) -> None:
+    chosen = {id(v) for v in values}
+    wanted = set(names)
+    for value in _values(model):
+        if id(value) not in chosen and value.name in wanted:
+            value.name = f"{value.name}.inner"
+    for position, value in enumerate(values):  # two steps, so that names may be swapped
+        value.name = f"torchport.renaming.{position}"
+    for value, name in zip(values, names, strict=True):
+        value.name = name
+
+
+# --- dimensions -------------------------------------------------------------------------------------------------------
+
+
+def _shaped(model: ir.Model) -> list[ir.Value]:
+    found = _values(model)
+    for function in model.functions.values():
+        found += function.inputs
+        for node in ir.traversal.RecursiveGraphIterator(function):
+            found += node.outputs
+    return [v for v in found if v.shape is not None]
+
+
+def _clean_dims(model: ir.Model) -> None:
+    """torch writes a size it froze as a symbol that is called '3'."""
+    for value in _shaped(model):
+        assert value.shape is not None
+        value.shape = ir.Shape(
+            [
+                int(d.value) if isinstance(d, ir.SymbolicDim) and d.value and d.value.isdecimal() else d
+                for d in value.shape
+            ]
+        )
+
+
+def _name_dims(model: ir.Model, dims: InputDims, names: list[str]) -> None:
+    """Give the inputs' dims their names, and every expression over torch's symbols those names too."""
+    symbols: dict[str, str] = {}
+    for value, name in zip(model.graph.inputs, names, strict=True):
+        axes = dims.get(name, {})
+        shape = list(value.shape) if value.shape is not None else []
+        for axis, dim in axes.items():
+            size = shape[axis]
+            symbol = None if isinstance(size, int) else size.value
+            if symbol and symbol.isidentifier() and symbol != dim.name and dim.root == dim.name:
+                symbols.setdefault(symbol, dim.name)
+    for value in _shaped(model):
+        assert value.shape is not None
+        value.shape = ir.Shape([_renamed_dim(d, symbols) for d in value.shape])
+    for value, name in zip(model.graph.inputs, names, strict=True):
+        assert value.shape is not None
+        axes = dims.get(name, {})
+        value.shape = ir.Shape([axes[a].name if a in axes else d for a, d in enumerate(value.shape)])
+
+
+def _renamed_dim(dim: int | ir.SymbolicDim, symbols: Mapping[str, str]) -> int | str | None:
+    if isinstance(dim, int):
+        return dim
+    if dim.value is None:
+        return None
+    return re.sub(r"[A-Za-z_]\w*", lambda m: symbols.get(m[0], m[0]), dim.value)
+
+
+def name_output_dims(
+    model: ir.Model,
+    *,
+    dims: InputDims,
+    spec: DynamicSpec,
+    observed: Sequence[tuple[Mapping[str, int], Sequence[tuple[int, ...]]]],
+) -> None:
+    """Name the outputs' dims by what PyTorch's answers showed.
+
+    A route may leave an output's dim unnamed, named after a node, or frozen. The answers at several sizes tell: a dim
+    that always equals ``batch`` is ``batch``.
+
+    Args:
+        observed: for each question the sizes of the roots and the outputs' shapes.
+    """
+    known = {d.name: d for axes in dims.values() for d in axes.values()}
+    for position, value in enumerate(model.graph.outputs):
+        shapes = [(sizes, answer[position]) for sizes, answer in observed]
+        if value.shape is None and len({len(s) for _, s in shapes}) == 1:
+            value.shape = ir.Shape([None] * len(shapes[0][1]))
+        if value.shape is None or any(len(s) != len(value.shape) for _, s in shapes):
+            continue
+        wanted = spec.outputs.get(str(value.name), {})
+        value.shape = ir.Shape(
+            [
+                _output_dim(
+                    dim,
+                    [(z, s[axis]) for z, s in shapes],
+                    known,
+                    wanted,
+                    f"{value.name}_dim{axis}",
+                    axis,
+                    len(value.shape),
+                )
+                for axis, dim in enumerate(value.shape)
+            ]
+        )
+
+
+def _output_dim(
+    dim: int | ir.SymbolicDim,
+    seen: Sequence[tuple[Mapping[str, int], int]],
+    known: Mapping[str, Dim],
+    wanted: Mapping[int, str],
+    fallback: str,
+    axis: int,
+    rank: int,
+) -> int | str:
+    varies = len({size for _, size in seen}) > 1
+    given = wanted.get(axis, wanted.get(axis - rank))
+    if isinstance(dim, int) and not varies:
+        return dim
+    if given is not None:
+        return given
+    text = None if isinstance(dim, int) else dim.value
+    words = set(re.findall(r"[A-Za-z_]\w*", text or ""))
+    if text and words and words <= (set(known) | {"Max", "Min", "floor", "ceil", "Mod"}):
+        return text
+    equal = [
+        name
+        for name, d in known.items()
+        if varies and all(d.root in sizes and d.size(sizes[d.root]) == size for sizes, size in seen)
+    ]
+    return equal[0] if equal else fallback
+
+
+def drop_unused_functions(model: ir.Model) -> None:
+    used = {node.op_identifier() for node in all_nodes(model)}
+    for identifier in [i for i in model.functions if i not in used]:
+        del model.functions[identifier]

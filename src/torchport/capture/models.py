@@ -1,0 +1,98 @@
+"""What can be exported, brought to one shape: a target to call, and where its values live."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from torchport.capture.structure import Call
+from torchport.errors import InputError, SourceError
+from torchport.tensors import FLOATS, dtype_name
+
+_WRAPPERS = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
+
+
+@dataclasses.dataclass(frozen=True)
+class Subject:
+    """The model to export.
+
+    Attributes:
+        model: the module, TorchScript module or function without wrappers, or the ExportedProgram.
+        target: what to call for PyTorch's own answer.
+    """
+
+    model: Any
+    target: Any
+
+    @property
+    def program(self) -> torch.export.ExportedProgram | None:
+        return self.model if isinstance(self.model, torch.export.ExportedProgram) else None
+
+
+def subject(model: Any) -> Subject:
+    """Recognize the model, taking off what only matters for training or compilation."""
+    while True:
+        if isinstance(model, _WRAPPERS):
+            model = model.module
+        elif isinstance(model, torch.nn.Module) and isinstance(getattr(model, "_orig_mod", None), torch.nn.Module):
+            model = model._orig_mod  # torch.compile's wrapper
+        else:
+            break
+    if isinstance(model, torch.export.ExportedProgram):
+        return Subject(model, model.module(check_guards=False))
+    if isinstance(model, type) or not callable(model):
+        raise SourceError(
+            f"{model!r} is no model" if not isinstance(model, type) else f"{model.__name__} is a class, not a model",
+            next_step="give an nn.Module, a function, a TorchScript module or an ExportedProgram"
+            if not isinstance(model, type)
+            else f"give an instance: {model.__name__}(...)",
+        )
+    return Subject(model, model)
+
+
+def example_arguments(
+    given: Subject, args: Any, kwargs: dict[str, Any] | None
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The example inputs; an ExportedProgram brings its own."""
+    if isinstance(args, torch.Tensor):
+        args = (args,)
+    args, kwargs = tuple(args), dict(kwargs or {})
+    if not args and not kwargs and given.program is not None and given.program.example_inputs is not None:
+        own_args, own_kwargs = given.program.example_inputs
+        return tuple(own_args), dict(own_kwargs)
+    return args, kwargs
+
+
+def check_devices(call: Call) -> None:
+    """All on one device that holds values, or an error that says what lies where."""
+    places: dict[str, str] = {}
+    for name, tensor in _tensors(call):
+        places.setdefault(tensor.device.type, name)
+    if "meta" in places:
+        raise InputError(
+            f"'{places['meta']}' is on the meta device and has no values",
+            next_step="load the weights first, e.g. model.to_empty(device='cpu') and load_state_dict",
+        )
+    if len(places) > 1:
+        raise InputError(
+            "the model and its inputs are on different devices",
+            where=", ".join(f"'{name}' on {device}" for device, name in places.items()),
+            next_step="move all of it to one: model.to('cpu'), x.to('cpu')",
+        )
+
+
+def precision(call: Call) -> str | None:
+    """The coarsest float dtype among weights and inputs."""
+    order = ("bfloat16", "float16", "float32", "float64")
+    present = {dtype_name(t.dtype) for _, t in _tensors(call)} & set(FLOATS)
+    return next((name for name in order if name in present), None)
+
+
+def _tensors(call: Call) -> Iterator[tuple[str, torch.Tensor]]:
+    yield from zip(call.names, call.tensors, strict=True)
+    if isinstance(call.target, torch.nn.Module):
+        yield from call.target.named_parameters()
+        yield from call.target.named_buffers()

@@ -1,0 +1,80 @@
+"""Write on each ONNX node where it comes from, in three short entries of its metadata.
+
+torch's routes leave a stack trace, scopes and the operator in forms of their own, some of them kilobytes a node. They
+are read once and replaced.
+"""
+
+from __future__ import annotations
+
+import ast
+
+import onnx_ir as ir
+
+from torchport.capture.blame import line_of_stack
+from torchport.records import Origin
+
+MODULE, SOURCE, OPERATOR = "torchport.module", "torchport.source", "torchport.operator"
+_TORCH = "pkg.torch.onnx."
+
+
+def write_origins(model: ir.Model) -> None:
+    """Replace what the routes left on every node by torchport's entries."""
+    for node in all_nodes(model):
+        origin = _from_metadata(node) or _from_doc(node)
+        node.doc_string = None
+        for key in [k for k in node.metadata_props if k.startswith(_TORCH) or k == "namespace"]:
+            del node.metadata_props[key]
+        for key, text in ((MODULE, origin.module), (SOURCE, origin.source), (OPERATOR, origin.operator)):
+            if text:
+                node.metadata_props[key] = text
+    for value in [*model.graph.inputs, *model.graph.outputs, *model.graph.initializers.values()]:
+        value.metadata_props.clear()
+    for key in [k for k in model.graph.metadata_props if k.startswith(_TORCH)]:
+        del model.graph.metadata_props[key]
+
+
+def origin_of(node: ir.Node) -> Origin:
+    props = node.metadata_props
+    return Origin(props.get(MODULE, ""), props.get(SOURCE, ""), props.get(OPERATOR, ""))
+
+
+def find_origin(model: ir.Model, node_name: str) -> Origin | None:
+    """The origin of the node of that name, wherever in the model it is."""
+    for node in all_nodes(model):
+        if node.name == node_name:
+            return origin_of(node)
+    return None
+
+
+def all_nodes(model: ir.Model) -> list[ir.Node]:
+    """Every node: of the graph, its subgraphs and the local functions."""
+    nodes = list(ir.traversal.RecursiveGraphIterator(model.graph))
+    for function in model.functions.values():
+        nodes += ir.traversal.RecursiveGraphIterator(function)
+    return nodes
+
+
+def _from_metadata(node: ir.Node) -> Origin | None:
+    """What the `export` route leaves: ``['', 'model', 'model.fc', 'linear']`` and the classes beside it."""
+    scopes = node.metadata_props.get(_TORCH + "name_scopes")
+    if scopes is None:
+        return None
+    path = ast.literal_eval(scopes)
+    classes = ast.literal_eval(node.metadata_props.get(_TORCH + "class_hierarchy", "[]"))
+    module = _without_prefix(path[-2]) if len(path) > 1 else ""
+    stack = node.metadata_props.get(_TORCH + "stack_trace", "")
+    return Origin(module, line_of_stack(stack), classes[-1] if classes else "")
+
+
+def _from_doc(node: ir.Node) -> Origin:
+    """What the TorchScript routes leave: a node name that is a path, the stack as its doc string."""
+    parts = (node.name or "").split("/")
+    # "/model/layer/layer.0/Conv": each part repeats the ones above it, the last is the operator.
+    module = ""
+    for part in parts[1:-1]:
+        module = part if not module or part.startswith(module + ".") else f"{module}.{part}"
+    return Origin(_without_prefix(module), line_of_stack(node.doc_string or ""), "")
+
+
+def _without_prefix(module: str) -> str:
+    return "" if module == "model" else module.removeprefix("model.")

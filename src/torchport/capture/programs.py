@@ -1,0 +1,255 @@
+"""`.pt2` files: a saved ExportedProgram, vetted member by member before torch may open it.
+
+`torch.export.load` of torch 2.13 can run code that came with the file in these places, each checked first:
+
+- `data/weights/*_weights_config.json`, `data/constants/*_constants_config.json`: an entry with `use_pickle`,
+  an `opaque_obj_*` (`pickle.loads`), or a `custom_obj_*` (a C++ class restores itself);
+- `data/weights/model.pt`, `data/constants/model.pt` (the layout of older versions) and
+  `data/sample_inputs/model.pt`: tried with `weights_only=True` and, if that fails, unpickled in full;
+- `models/model.json`: see `program_text`;
+- `data/aotinductor/`: a shared library, loaded into the process;
+- a zip with `serialized_exported_program.json` (torch 2.7 and before): everything pickled.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from torchport.capture.archives import check_zip, first_line, only_weights, quiet
+from torchport.capture.program_text import Refusal, check_plain, check_program
+from torchport.errors import SourceError, UntrustedError
+
+_MODEL = "models/model.json"
+_SAMPLES = "data/sample_inputs/model.pt"
+_WEIGHTS = "data/weights/"
+_CONSTANTS = "data/constants/"
+_NATIVE = "data/aotinductor/"
+# a member of no bytes makes torch allocate the tensor it is said to be
+_EMPTY_TENSOR = 1 << 20
+# and a stride of 0 makes a large tensor of a small member
+_VIEW = 1 << 28
+
+
+def load_program(path: Path, *, trust: bool = False) -> Any:
+    """The ExportedProgram in `path`.
+
+    Raises:
+        UntrustedError: opening it would run code that came with it, and nobody vouched for it.
+        SourceError: it is broken, or holds something else.
+    """
+    if trust:
+        return _open(path, trust=True)
+    vet(path)
+    with only_weights():
+        return _open(path, trust=False)
+
+
+def refuse_old(path: Path) -> NoReturn:
+    """A program saved by torch 2.7 or before: all of it pickled."""
+    raise UntrustedError(
+        f"{path.name} was saved by PyTorch 2.7 or before: opening it runs whatever code it asks for",
+        where=str(path),
+        next_step="save it again with a newer PyTorch; or, if you know who made the file, pass --trust",
+    )
+
+
+def vet(path: Path) -> None:
+    """Make sure that opening the program would run nothing that came with it."""
+    try:
+        archive = _Archive(path)
+        _check_members(archive)
+        _check_program(archive)
+        for folder, config in (
+            (_WEIGHTS, "model_weights_config.json"),
+            (_CONSTANTS, "model_constants_config.json"),
+        ):
+            _check_payloads(archive, folder, config)
+        _check_samples(archive)
+    except Refusal as reason:
+        raise UntrustedError(
+            f"{path.name} would run code that came with it: {reason}",
+            where=str(path),
+            next_step="give the model as file.py:object; or, if you know who made the file, pass --trust",
+        ) from reason
+
+
+class _Archive:
+    """The members, read by the very reader that torch will use, so that the two cannot disagree."""
+
+    def __init__(self, path: Path) -> None:
+        import torch
+
+        self.path = path
+        listed = check_zip(path)
+        try:
+            self._reader = torch._C.PyTorchFileReader(str(path))
+            self.names: list[str] = self._reader.get_all_records()
+        except RuntimeError as error:
+            raise self.broken(first_line(error)) from error
+        if sorted(name.partition("/")[2] for name in listed) != sorted(self.names):
+            raise self.broken("its table of contents is ambiguous")
+
+    def broken(self, reason: str) -> SourceError:
+        return SourceError(
+            f"{self.path.name} is a broken .pt2 file: {reason}",
+            where=str(self.path),
+            next_step="save it again with torch.export.save, or copy it again",
+        )
+
+    def size(self, name: str) -> int:
+        return int(self._reader.get_record_size(name)) if name in self.names else 0
+
+    def read(self, name: str) -> bytes:
+        if name not in self.names:
+            raise self.broken(f"it has no {name}")
+        try:
+            return bytes(self._reader.get_record(name))
+        except RuntimeError as error:
+            raise self.broken(f"{name}: {first_line(error)}") from error
+
+    def record(self, name: str, kind: str) -> Any:
+        """The JSON member `name` as the class `kind` of torch's schema."""
+        from torch._export.serde import schema, serialize
+
+        try:
+            fields = json.loads(self.read(name))
+            return serialize._dict_to_dataclass(getattr(schema, kind), fields)  # type: ignore[no-untyped-call,unused-ignore]
+        except SourceError:
+            raise
+        except Exception as error:
+            raise self.broken(f"{name} cannot be read ({first_line(error)})") from error
+
+
+def _check_members(archive: _Archive) -> None:
+    if archive.read("archive_format") != b"pt2":
+        raise archive.broken("it does not say that it is one")
+    if any(name.casefold().startswith(_NATIVE) for name in archive.names):
+        raise Refusal("it holds a compiled library (AOTInductor)")
+    if extra := [n for n in archive.names if n.startswith("models/") and n != _MODEL]:
+        raise archive.broken(f"it holds another program beside the first: {extra[0]}")
+
+
+def _check_program(archive: _Archive) -> None:
+    import torch
+
+    for text in check_program(archive.record(_MODEL, "ExportedProgram")):
+        if not text.startswith("torch.ops."):
+            continue
+        operator = _look_up(text)
+        if operator is None:
+            raise SourceError(
+                f"{archive.path.name} uses the operator {text}, which is not registered here",
+                where=str(archive.path),
+                next_step="import the Python package that registers it, or give the model as file.py:object",
+            )
+        if not isinstance(operator, torch._ops.OpOverload | torch._ops.HigherOrderOperator):
+            raise Refusal(f"it calls {text}, which is no operator")
+        if _touches_files(operator):
+            raise Refusal(f"it calls {text}, which reads or writes files")
+
+
+def _look_up(text: str) -> Any:
+    import torch
+
+    found: Any = torch.ops
+    for part in text.split(".")[2:]:
+        found = getattr(found, part, None)
+    return found
+
+
+def _touches_files(operator: Any) -> bool:
+    schema = getattr(operator, "_schema", None)
+    if schema is None:
+        return False
+    return str(schema.name).startswith("debugprims::") or any(a.name == "filename" for a in schema.arguments)
+
+
+def _check_payloads(archive: _Archive, folder: str, config: str) -> None:
+    """Weights or constants: raw bytes are fine, torch's pickles of tensors too, other pickles are not."""
+    legacy = f"{folder}model.pt"
+    if legacy in archive.names:
+        _check_pickle(archive, legacy)
+        return
+    for name, meta in archive.record(folder + config, "PayloadConfig").config.items():
+        check_plain(str(name))
+        _check_payload(archive, folder, meta)
+
+
+def _check_payload(archive: _Archive, folder: str, meta: Any) -> None:
+    member = folder + str(meta.path_name)
+    if member not in archive.names:
+        raise archive.broken(f"it has no {member}")
+    if folder == _CONSTANTS and not str(meta.path_name).startswith("tensor_"):
+        raise Refusal(f"{member} is a pickled object, not a tensor")
+    if meta.use_pickle:
+        _check_pickle(archive, member)
+    else:
+        _check_sizes(archive, member, meta.tensor_meta)
+
+
+def _check_sizes(archive: _Archive, member: str, meta: Any) -> None:
+    try:
+        sizes = [int(size.as_int) for size in meta.sizes]
+    except (AttributeError, TypeError, ValueError) as error:
+        raise archive.broken(f"{member} has no fixed size") from error
+    count, stored = math.prod(sizes), archive.size(member)
+    if min(sizes, default=0) < 0 or (not stored and count > _EMPTY_TENSOR) or (count > stored and count > _VIEW):
+        raise archive.broken(f"{member} has {stored:,} bytes and is said to hold {count:,} numbers")
+
+
+def _check_pickle(archive: _Archive, member: str) -> Any:
+    """Open a pickle of torch's in the way that runs nothing; what does not open so is refused."""
+    import torch
+
+    data = archive.read(member)
+    if zipfile.is_zipfile(io.BytesIO(data)):
+        check_zip(io.BytesIO(data), where=f"{archive.path}, {member}")
+    try:
+        with quiet(), only_weights():
+            return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise Refusal(f"{member} is a pickle of more than tensors") from error
+
+
+def _check_samples(archive: _Archive) -> None:
+    """The example inputs; the keys of dicts among them become part of the guards' source."""
+    if not archive.read(_SAMPLES):
+        return
+    for key in _keys(_check_pickle(archive, _SAMPLES)):
+        check_plain(key)
+
+
+def _keys(value: object) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        yield from (str(key) for key in value)
+        value = list(value.values())
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _keys(item)
+
+
+def _open(path: Path, *, trust: bool) -> Any:
+    import torch
+    from torch.export.pt2_archive import _package
+
+    try:
+        with quiet():
+            if trust:
+                return torch.export.load(str(path))
+            # not torch.export.load: on a failure it would go on to try the layout that is all pickles
+            return _package.load_pt2(str(path)).exported_programs["model"]
+    except Exception as error:
+        raise SourceError(
+            f"{path.name} cannot be opened as an exported program: {first_line(error)}",
+            where=str(path),
+            next_step="save it again with torch.export.save and this version of PyTorch "
+            f"({torch.__version__}), on the CPU",
+        ) from error

@@ -1,0 +1,35 @@
+"""The PyTorch model as the judge: arrays in, arrays out, each call from the same state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from torchport.capture.state import Snapshot
+from torchport.capture.structure import Call, output_tensors
+from torchport.tensors import to_numpy, to_torch
+
+Array = np.ndarray[Any, Any]
+
+
+class Reference:
+    """Asks the PyTorch model. Raises whatever the model raises."""
+
+    def __init__(self, call: Call, snapshot: Snapshot) -> None:
+        self._call = call
+        self._snapshot = snapshot
+        self._devices = [t.device for t in call.tensors]
+        self.output_names: list[str] = []
+
+    def __call__(self, arrays: Sequence[Array]) -> list[Array]:
+        # Copies, because a model may write to its inputs.
+        tensors = [to_torch(np.array(a)).to(d) for a, d in zip(arrays, self._devices, strict=True)]
+        try:
+            with torch.no_grad():
+                self.output_names, outputs = output_tensors(self._call(*tensors))
+        finally:
+            self._snapshot.restore()
+        return [to_numpy(o) for o in outputs]

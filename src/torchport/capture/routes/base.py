@@ -1,0 +1,56 @@
+"""What a route is given and what it gives back."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import onnx_ir as ir
+import torch
+
+from torchport.capture.dynamic import InputDims
+from torchport.capture.structure import Call
+from torchport.records import Finding
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """What to capture.
+
+    Attributes:
+        call: the model and its example, flat.
+        tensors: the inputs to capture with. They may be larger than the example's: torch freezes sizes of 0 and 1.
+        dims: which axes may vary, by input name.
+        opset: the opset wanted. A route comes as near as it can by itself; the rest is conversion.
+        program: an ExportedProgram, when that is what the user gave.
+    """
+
+    call: Call
+    tensors: tuple[torch.Tensor, ...]
+    dims: InputDims
+    opset: int
+    fold_constants: bool = True
+    translations: Mapping[Any, Callable[..., Any]] = dataclasses.field(default_factory=dict)
+    custom_opsets: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    program: torch.export.ExportedProgram | None = None
+    verbose: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Captured:
+    """An ONNX model straight from a route: inputs and outputs in order, names not yet the user's.
+
+    Attributes:
+        suspects: lines at which the capture may have frozen a choice; each asks for more proof.
+    """
+
+    model: ir.Model
+    findings: tuple[Finding, ...] = ()
+    suspects: tuple[Finding, ...] = ()
+
+
+class Route(Protocol):
+    """One way to capture. Raises CaptureError, OpsetError or lets nothing else out."""
+
+    def __call__(self, request: Request) -> Captured: ...

@@ -1,0 +1,129 @@
+"""The `export` route: torch.export, then torch's own translation to ONNX."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import torch
+
+from torchport.capture.blame import line_of_error, watch_guards
+from torchport.capture.dynamic import InputDims
+from torchport.capture.routes.base import Captured, Request
+from torchport.capture.structure import FlatModule
+from torchport.errors import CaptureError
+from torchport.records import Dim
+from torchport.silence import silence
+
+LOWEST_OPSET = 18  # torch's translations are written for this one; below, the graph is converted
+HIGHEST_OPSET = 23  # torch 2.13 converts its own translations up to this one
+
+
+def capture(request: Request) -> Captured:
+    with silence(verbose=request.verbose):
+        program = request.program or _program(request)
+        _check_not_frozen(program, request)
+        try:
+            translated = torch.onnx.export(
+                program,
+                dynamo=True,
+                opset_version=min(max(request.opset, LOWEST_OPSET), HIGHEST_OPSET),
+                optimize=request.fold_constants,
+                custom_translation_table=dict(request.translations) or None,
+                verbose=request.verbose,
+            )
+        except Exception as error:
+            raise _translation_error(error, program) from error
+    assert translated is not None  # dynamo=True always gives a program back
+    return Captured(translated.model)
+
+
+def _program(request: Request) -> torch.export.ExportedProgram:
+    try:
+        return _torch_export(request)
+    except Exception as error:
+        raise CaptureError(_reason(error), where=line_of_error(error) or None) from error
+
+
+def _torch_export(request: Request) -> torch.export.ExportedProgram:
+    shapes = tuple(_hints(request.dims.get(name, {})) for name in request.call.names)
+    # Dim.AUTO, because named dims raise on any relation between two dims; what it freezes is found right after.
+    return torch.export.export(
+        FlatModule(request.call), request.tensors, dynamic_shapes=(shapes,) if shapes else None, strict=False
+    )
+
+
+def _hints(axes: dict[int, Dim]) -> dict[int, Any]:
+    return {axis: _hint(dim) for axis, dim in axes.items()}
+
+
+def _hint(dim: Dim) -> Any:
+    if dim.max is None:
+        return torch.export.Dim.AUTO
+    return torch.export.Dim.AUTO(max=dim.size(dim.max))
+
+
+def _check_not_frozen(program: torch.export.ExportedProgram, request: Request) -> None:
+    frozen = list(_frozen(program, request.dims, request.call.names))
+    if not frozen:
+        return
+    name, size, place = frozen[0]
+    line = "" if request.program else _guilty_line(request)
+    raise CaptureError(
+        f"dimension '{name}' ({place}) was fixed to {size} by the capture",
+        where=line or None,
+        next_step="compute with x.shape[i] instead of int(...) of it, or leave the dimension out",
+    )
+
+
+def _frozen(program: torch.export.ExportedProgram, dims: InputDims, names: list[str]) -> list[tuple[str, int, str]]:
+    inputs = set(program.graph_signature.user_inputs)
+    placeholders = [n for n in program.graph.nodes if n.op == "placeholder" and n.name in inputs]
+    values = [n.meta["val"] for n in placeholders if isinstance(n.meta.get("val"), torch.Tensor)]
+    return [
+        (dim.name, value.shape[axis], f"{name} axis {axis}")
+        for name, value in zip(names, values, strict=True)
+        for axis, dim in dims.get(name, {}).items()
+        if isinstance(value.shape[axis], int)
+    ]
+
+
+def _guilty_line(request: Request) -> str:
+    """Capture once more, watching; the last fixing line is the one that fixed it for good."""
+    with watch_guards() as lines:
+        _torch_export(request)
+    return lines[-1] if lines else ""
+
+
+def _reason(error: Exception) -> str:
+    text = str(error)
+    if "data-dependent" in text:
+        return "the graph depends on a tensor's value"
+    return f"torch.export: {first_line(text) or type(error).__name__}"
+
+
+def _translation_error(error: Exception, program: torch.export.ExportedProgram) -> CaptureError:
+    text = str(error) + str(error.__cause__ or "")
+    operators = list(dict.fromkeys(re.findall(r"No ONNX function found for <OpOverload\(op='([^']+)'", text)))
+    if operators:
+        return CaptureError(
+            f"no ONNX translation for {', '.join(operators)}",
+            where=_line_of_operator(program, operators[0]) or None,
+            next_step="give one with translations={torch.ops....: function}",
+        )
+    cause = error.__cause__ or error
+    return CaptureError(f"translation to ONNX: {first_line(str(cause))}", where=line_of_error(cause) or None)
+
+
+def _line_of_operator(program: torch.export.ExportedProgram, operator: str) -> str:
+    from torchport.capture.blame import line_of_stack
+
+    for node in program.graph.nodes:
+        if str(node.target).startswith(operator):
+            return line_of_stack(node.meta.get("stack_trace") or "")
+    return ""
+
+
+def first_line(text: str) -> str:
+    lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
+    return lines[0][:200] if lines else ""

@@ -1,0 +1,119 @@
+"""The `trace` route: run the example once, record the operators, translate with the TorchScript exporter.
+
+A trace is right for the example by construction and may be wrong for everything else, so each of the tracer's
+warnings is handed on as a suspect, to be proven harmless.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import warnings
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+import torch
+from torch.onnx import TrainingMode
+
+from torchport.capture.blame import is_user_file, line_of_error, place
+from torchport.capture.routes.base import Captured, Request
+from torchport.capture.structure import FlatModule
+from torchport.errors import CaptureError, OpsetError
+from torchport.records import Finding
+from torchport.silence import silence, silence_native
+
+LOWEST_OPSET, HIGHEST_OPSET = 7, 20
+_INLINE_LIMIT = 3 << 29  # 1.5 GiB: beyond, weights are attached by reference instead of passing through protobuf
+
+
+def capture(request: Request) -> Captured:
+    module: Any = FlatModule(request.call)
+    with silence(verbose=request.verbose) as caught:
+        try:
+            if any(isinstance(m, torch.jit.ScriptModule) for m in module.modules()):
+                module = trace_module(module, request)
+            model = translate(module, request)
+        except (CaptureError, OpsetError):
+            raise
+        except Exception as error:
+            raise CaptureError(f"trace: {_first(error)}", where=line_of_error(error) or None) from error
+    return Captured(model, suspects=tuple(_suspects(caught)))
+
+
+def trace_module(module: FlatModule, request: Request) -> torch.jit.ScriptModule:
+    """Trace with torch.jit.trace, which keeps scripted parts as they are."""
+    return torch.jit.trace(module, request.tensors, check_trace=False, strict=False)
+
+
+def translate(module: Any, request: Request) -> ir.Model:
+    """Translate a module or ScriptModule with the TorchScript exporter, zero-copy for large weights."""
+    names = list(request.call.names)
+    weights = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    inline = sum(w.nbytes for w in weights.values()) < _INLINE_LIMIT
+    target = io.BytesIO()
+    try:
+        with contextlib.nullcontext() if request.verbose else silence_native():
+            torch.onnx.export(
+                module,
+                request.tensors,
+                target,  # type: ignore[arg-type]
+                dynamo=False,
+                export_params=inline,
+                verbose=True,  # keeps source lines on the nodes; it prints the graph too, hence the silence
+                input_names=names,
+                opset_version=min(max(request.opset, LOWEST_OPSET), HIGHEST_OPSET),
+                dynamic_axes={
+                    name: {axis: dim.name for axis, dim in axes.items()} for name, axes in request.dims.items()
+                },
+                training=TrainingMode.PRESERVE,
+                do_constant_folding=request.fold_constants and inline,
+                custom_opsets=dict(request.custom_opsets),
+            )
+    except torch.onnx.errors.UnsupportedOperatorError as error:
+        raise _unsupported(error, request.opset) from error
+    model = ir.from_proto(onnx.load_model_from_string(target.getvalue()))
+    if not inline:
+        _attach(model, weights, names)
+    return model
+
+
+def _attach(model: ir.Model, weights: dict[str, torch.Tensor], names: list[str]) -> None:
+    """Turn the inputs that stand for weights into initializers that share torch's memory."""
+    for value in list(model.graph.inputs):
+        if value.name in weights and value.name not in names:
+            model.graph.inputs.remove(value)
+            value.const_value = ir.tensor_adapters.TorchTensor(weights[value.name].detach(), name=value.name)
+            model.graph.initializers.add(value)
+
+
+def _unsupported(error: Exception, opset: int) -> CaptureError | OpsetError:
+    text = str(error)
+    operator = re.search(r"operator '([^']+)'", text)
+    name = operator[1] if operator else _first(error)
+    since = re.search(r"added in version (\d+)", text)
+    if since and int(since[1]) > opset:
+        return OpsetError(
+            f"{name} needs opset {since[1]}",
+            blockers=[f"{name} (from opset {since[1]})"],
+            nearest=int(since[1]),
+            where=line_of_error(error) or None,
+        )
+    return CaptureError(f"no ONNX translation for {name}", where=line_of_error(error) or None)
+
+
+def _suspects(caught: list[warnings.WarningMessage]) -> list[Finding]:
+    """The tracer's warnings, one for each of the user's lines."""
+    found: dict[str, Finding] = {}
+    for warning in caught:
+        if warning.category.__name__ == "TracerWarning" and is_user_file(warning.filename):
+            line = place(warning.filename, warning.lineno)
+            text = str(warning.message).split(".")[0]
+            found.setdefault(line, Finding(f"the trace may have frozen a choice: {text}", line))
+    return list(found.values())
+
+
+def _first(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0][:200] if lines else type(error).__name__

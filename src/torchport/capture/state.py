@@ -1,0 +1,81 @@
+"""Leave a model as it was found: mode, buffers, attributes and every random generator."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+Mode = Literal["eval", "train", "keep"]
+MODES: tuple[Mode, ...] = ("eval", "train", "keep")
+
+
+@contextlib.contextmanager
+def preserved(target: Any, mode: Mode = "keep") -> Iterator[Snapshot]:
+    """Put the model into `mode`, without gradients; restore everything afterwards.
+
+    Yields a snapshot of the model in that mode, to be restored between calls of a model that changes itself.
+    """
+    found = Snapshot(target)
+    generators = (torch.get_rng_state(), random.getstate(), np.random.get_state())
+    try:
+        if mode != "keep" and isinstance(target, torch.nn.Module):
+            _set_mode(target, mode)
+        with torch.no_grad():
+            yield Snapshot(target)
+    finally:
+        found.restore()
+        torch.set_rng_state(generators[0])
+        random.setstate(generators[1])
+        np.random.set_state(generators[2])
+
+
+def _set_mode(target: torch.nn.Module, mode: Mode) -> None:
+    try:
+        target.train(mode == "train")
+    except NotImplementedError:
+        return  # the module of an ExportedProgram has the one mode it was captured in
+
+
+class Snapshot:
+    """What a forward pass may change in a module: attributes, containers among them, and buffers' values.
+
+    Weights are not copied (there may be gigabytes, and a forward pass does not write to them). Restoring costs next
+    to nothing when nothing was written.
+    """
+
+    def __init__(self, target: Any) -> None:
+        modules = list(target.modules()) if isinstance(target, torch.nn.Module) else []
+        # A ScriptModule keeps its attributes in C++, out of Python's reach, but for its mode.
+        self._modes = [(m, m.training) for m in modules if isinstance(m, torch.jit.ScriptModule)]
+        plain = [m for m in modules if not isinstance(m, torch.jit.ScriptModule)]
+        self._attributes = [(m, dict(m.__dict__), _contents(m)) for m in plain]
+        buffers = target.buffers() if isinstance(target, torch.nn.Module) else ()
+        self._buffers = [(b, b.detach().clone(), b._version) for b in buffers if b.device.type != "meta"]
+
+    def restore(self) -> None:
+        for module, attributes, contents in self._attributes:
+            module.__dict__.clear()
+            module.__dict__.update(attributes)
+            for container, saved in contents:
+                container.clear()
+                (container.update if isinstance(container, dict) else container.extend)(saved)
+        for script, training in self._modes:
+            script.training = training
+        self._restore_buffers()
+
+    def _restore_buffers(self) -> None:
+        with torch.no_grad():
+            for i, (buffer, copy, version) in enumerate(self._buffers):
+                if buffer._version != version:
+                    buffer.copy_(copy)
+                    self._buffers[i] = (buffer, copy, buffer._version)
+
+
+def _contents(module: torch.nn.Module) -> list[tuple[Any, Any]]:
+    """The module's dictionaries and lists with a copy of what is in them."""
+    return [(value, type(value)(value)) for value in module.__dict__.values() if type(value) in (dict, list)]

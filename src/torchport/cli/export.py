@@ -1,0 +1,112 @@
+"""torchport export MODEL"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from torchport.cli.given import gather, load, model_options
+from torchport.cli.show import common, print_json, progress
+
+
+@click.command("export", short_help="Export a PyTorch model to ONNX and prove it right.")
+@click.argument("model", metavar="MODEL")
+@click.option("--output", "-o", required=True, metavar="FILE", help="Where to save the ONNX model.")
+@click.option(
+    "--route",
+    type=click.Choice(["auto", "export", "script", "trace"]),
+    default="auto",
+    show_default=True,
+    help="How to capture.",
+)
+@click.option("--opset", type=int, default=None, help="The opset of the saved model, exactly.  [default: 20]")
+@click.option("--input-names", metavar="A,B", help="Names for the inputs instead of the parameters' own.")
+@click.option("--output-names", metavar="A,B", help="Names for the outputs.")
+@click.option("--drop-unused-inputs", is_flag=True, help="Drop inputs the graph does not use.")
+@click.option(
+    "--weights",
+    type=click.Choice(["include", "inputs", "omit"]),
+    default="include",
+    show_default=True,
+    help="Keep weights in the model, list them as inputs too, or leave them out.",
+)
+@click.option(
+    "--external-data/--inline-data",
+    default=None,
+    help="Weights beside the model or in it.  [default: by size]",
+)
+@click.option("--no-fold", is_flag=True, help="Do not fold constants.")
+@click.option("--custom-opset", multiple=True, metavar="DOMAIN=N", help="Version of an operator domain of yours.")
+@click.option("--allow-unproven", is_flag=True, help="Save even if the proof fails; the model says so.")
+@click.option("--verbose", is_flag=True, help="Let torch's own messages through.")
+@model_options
+@common
+def command(
+    model: str,
+    output: str,
+    opset: int | None,
+    input_names: str | None,
+    output_names: str | None,
+    drop_unused_inputs: bool,
+    no_fold: bool,
+    custom_opset: tuple[str, ...],
+    inputs: tuple[str, ...],
+    dynamic: tuple[str, ...],
+    seed: int,
+    trust: bool,
+    as_json: bool,
+    quiet: bool,
+    **options: Any,
+) -> None:
+    """Export MODEL to ONNX, prove it right, and save it.
+
+    MODEL is file.py:object or package.module:object (an instance, a class, or a factory without required
+    arguments), a TorchScript .pt, or a .pt2.
+
+    \b
+    torchport export model.py:Net --input x=float32[1,3,224,224] \\
+        --dynamic x:0=batch -o model.onnx
+    """
+    with progress(quiet or as_json) as say:
+        say("loading")
+        from torchport.graph.files import check_target
+        from torchport.pipeline import DEFAULT_OPSET, export
+
+        check_target(output)
+        source = load(model, seed=seed, trust=trust)
+        args, kwargs = gather(source, inputs, seed, required=not model.endswith(".pt2"))
+        exported = export(
+            source.model,
+            args,
+            kwargs=kwargs,
+            output=output,
+            opset=DEFAULT_OPSET if opset is None else opset,
+            dynamic=list(dynamic) or None,
+            input_names=input_names.split(",") if input_names else None,
+            output_names=output_names.split(",") if output_names else None,
+            keep_unused_inputs=not drop_unused_inputs,
+            fold_constants=not no_fold,
+            custom_opsets=_versions(custom_opset),
+            progress=say,
+            **options,
+        )
+    if as_json:
+        print_json(_summary(exported))
+    else:
+        click.echo(str(exported))
+
+
+def _versions(texts: tuple[str, ...]) -> dict[str, int]:
+    versions: dict[str, int] = {}
+    for text in texts:
+        domain, _, number = text.partition("=")
+        if not domain or not number.isdecimal():
+            raise click.BadParameter(f"'{text}' is not DOMAIN=N", param_hint="--custom-opset")
+        versions[domain] = int(number)
+    return versions
+
+
+def _summary(exported: Any) -> dict[str, Any]:
+    names = ("path", "route", "opset", "proven", "inputs", "outputs", "attempts", "findings", "proof")
+    return {name: getattr(exported, name) for name in names}

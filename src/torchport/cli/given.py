@@ -1,0 +1,78 @@
+"""Options that say which model and which inputs, shared by the verbs that load PyTorch models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from torchport.errors import InputError
+
+
+def model_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    for option in (
+        click.option("--trust", is_flag=True, help="Load a .pt or .pt2 that runs code when loaded."),
+        click.option("--seed", default=0, show_default=True, help="Seed for made-up inputs and weights."),
+        click.option(
+            "--input",
+            "-i",
+            "inputs",
+            multiple=True,
+            metavar="SPEC",
+            help="x=float32[1,3,224,224], x=int64[2,8]@0..99, x=x.npy, data.npz, scale=2.0; repeat for each input.",
+        ),
+        click.option(
+            "--dynamic",
+            "-d",
+            multiple=True,
+            metavar="SPEC",
+            help="x:0=batch, x:0=batch,2=height[32..512]; repeat for each input.",
+        ),
+        click.option(
+            "--mode",
+            type=click.Choice(["eval", "train", "keep"]),
+            default="eval",
+            show_default=True,
+            help="The mode the model is put into.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def load(model: str, *, seed: int, trust: bool) -> Any:
+    """Load the model named on the command line.
+
+    Random numbers are seeded first: a class that draws its weights gets the same ones in `export` and in `verify`.
+    """
+    import random
+
+    import numpy as np
+    import torch
+
+    from torchport.capture.sources import load_source
+
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+    return load_source(model, trust=trust)
+
+
+def gather(
+    source: Any, inputs: tuple[str, ...], seed: int, *, required: bool = True
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Example inputs: from --input, else from example_inputs() beside the model, else none."""
+    from torchport.capture.inputs import build_inputs, from_example, parse_input
+
+    if inputs:
+        return build_inputs([parse_input(text) for text in inputs], seed=seed)
+    if source.example_inputs is not None:
+        return from_example(source.example_inputs())
+    if required and not hasattr(source.model, "example_inputs"):
+        raise InputError(
+            "no example inputs: the model cannot be run without",
+            where=source.label,
+            next_step="give --input x=float32[1,3,224,224], or write example_inputs() beside the model",
+        )
+    return (), {}

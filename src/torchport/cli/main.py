@@ -1,0 +1,70 @@
+"""The command line: a group whose verbs are imported when called, so that --help is instant."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+import click
+
+from torchport._version import __version__
+
+# verb: one-line help. The code of a verb is cli/<verb>.py, a click command called `command`.
+VERBS = {
+    "export": "Export a PyTorch model to ONNX and prove it right.",
+    "verify": "Prove an existing ONNX file against its PyTorch source.",
+    "run": "Run an ONNX model on given inputs.",
+    "doctor": "Show versions, engines, CPU features, and what is missing.",
+}
+
+
+class LazyGroup(click.Group):
+    """Lists verbs without importing them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        return import_module(f"torchport.cli.{cmd_name}").command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        from difflib import get_close_matches
+
+        if args and args[0] not in VERBS and not args[0].startswith("-"):
+            close = get_close_matches(args[0], list(VERBS), n=1)
+            hint = f"did you mean '{close[0]}'?" if close else f"verbs: {', '.join(VERBS)}"
+            ctx.fail(f"there is no verb '{args[0]}'; {hint}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Verbs"):
+            formatter.write_dl(list(VERBS.items()))
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="torchport")
+def cli() -> None:
+    """Take a PyTorch model to ONNX, prove the answers are the same, and run it.
+
+    \b
+    torchport export model.py:Net --input x=float32[1,3,224,224] \\
+        --dynamic x:0=batch -o model.onnx
+    torchport VERB --help tells more.
+    """
+
+
+def main() -> None:
+    """Entry point. Exit codes: 0 done and proven, 1 model refused, 2 a mistake in the call, 130 interrupted."""
+    try:
+        code = cli(standalone_mode=False)  # click gives the code of an Exit back as a value
+        sys.exit(code if isinstance(code, int) else 0)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted; nothing was written", err=True)
+        sys.exit(130)

@@ -1,0 +1,103 @@
+"""What every verb shares: error output, progress, JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import math
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, ParamSpec, TypeVar
+
+import click
+
+from torchport.errors import CaptureError, ProofError, TorchportError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def common(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The options every verb has, and errors in three short lines instead of a traceback."""
+
+    @click.option("--json", "as_json", is_flag=True, help="Print the result for machines.")
+    @click.option("--quiet", "-q", is_flag=True, help="Hide progress.")
+    @click.option("--debug", is_flag=True, help="Show tracebacks.")
+    @functools.wraps(function)
+    def wrapped(*args: Any, as_json: bool, quiet: bool, debug: bool, **kwargs: Any) -> Any:
+        try:
+            return function(*args, as_json=as_json, quiet=quiet, **kwargs)
+        except TorchportError as error:
+            if debug:
+                traceback.print_exc()
+            _print_error(error, as_json)
+            raise click.exceptions.Exit(error.exit_code) from error
+
+    return wrapped
+
+
+def _print_error(error: TorchportError, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            {
+                "error": type(error).__name__,
+                "what": error.what,
+                "where": error.where,
+                "next": error.next_step,
+                "attempts": getattr(error, "attempts", ()),
+                "proof": getattr(error, "proof", None),
+                "blockers": getattr(error, "blockers", ()),
+                "nearest": getattr(error, "nearest", None),
+            }
+        )
+        return
+    if isinstance(error, ProofError):
+        click.echo(str(error.proof), err=True)
+    label = click.style("refused" if isinstance(error, (ProofError, CaptureError)) else "error", fg="red", bold=True)
+    click.echo(f"{label}: {error}", err=True)
+
+
+def print_json(value: Any) -> None:
+    click.echo(json.dumps(_plain(value), indent=2, allow_nan=False))
+
+
+def _plain(value: Any) -> Any:
+    """Records, tuples and numbers as JSON has them. JSON knows no infinity: it becomes text."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        if hasattr(value, "passed"):
+            fields["passed"] = value.passed
+        return fields
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
+
+
+@contextmanager
+def progress(quiet: bool) -> Iterator[Callable[[str], None]]:
+    """A line for each step: a spinner on a terminal, plain lines for attempts elsewhere."""
+    if quiet:
+        yield lambda text: None
+        return
+    if not sys.stderr.isatty():
+        yield lambda text: click.echo(text, err=True)
+        return
+    from rich.console import Console
+
+    console = Console(stderr=True, highlight=False)
+    with console.status("starting") as status:
+
+        def say(text: str) -> None:
+            if ": passed" in text or ": failed" in text:
+                console.print(text, markup=False)
+            else:
+                status.update(text)
+
+        yield say

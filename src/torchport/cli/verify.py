@@ -1,0 +1,52 @@
+"""torchport verify FILE --against MODEL"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from torchport.cli.given import gather, load, model_options
+from torchport.cli.show import common, print_json, progress
+
+
+@click.command("verify", short_help="Prove an existing ONNX file against its PyTorch source.")
+@click.argument("file", metavar="FILE")
+@click.option("--against", required=True, metavar="MODEL", help="The PyTorch model, as for `torchport export`.")
+@click.option("--engine", default="onnxruntime", show_default=True, help="What runs the ONNX model.")
+@model_options
+@common
+def command(
+    file: str,
+    against: str,
+    inputs: tuple[str, ...],
+    dynamic: tuple[str, ...],
+    seed: int,
+    trust: bool,
+    as_json: bool,
+    quiet: bool,
+    **options: Any,
+) -> None:
+    """Prove the ONNX model FILE against the PyTorch model it should equal.
+
+    Without --input or example_inputs(), inputs are made up from the shapes in FILE. Without --dynamic, every axis
+    that has a name in FILE is varied. Exits 1 if an answer differs.
+
+    \b
+    torchport verify model.onnx --against model.py:Net
+    """
+    with progress(quiet or as_json) as say:
+        say("loading")
+        from torchport.graph import files
+        from torchport.pipeline import verify
+
+        files.load(file)  # a broken file is said before a slow import
+        source = load(against, seed=seed, trust=trust)
+        args, kwargs = gather(source, inputs, seed, required=False)
+        proof = verify(file, source.model, args, kwargs=kwargs, dynamic=list(dynamic) or None, progress=say, **options)
+    if as_json:
+        print_json(proof)
+    else:
+        click.echo(str(proof))
+    if not proof.passed:
+        raise click.exceptions.Exit(1)

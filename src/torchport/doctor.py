@@ -1,0 +1,189 @@
+"""Look at the machine: which versions, engines and CPU features are there, what is missing, how to get it."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import platform
+import shutil
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, requires, version
+from typing import Literal
+
+Status = Literal["ok", "missing", "wrong", "optional"]
+
+_PACKAGES = ("torch", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "numpy", "ml_dtypes", "click", "rich")
+_OPTIONAL_ENGINES = {"openvino": "pip install openvino"}
+_FEATURES = {
+    "avx2": "AVX2",
+    "avx512f": "AVX-512",
+    "avx512_vnni": "AVX-512 VNNI (fast int8)",
+    "avx512_bf16": "AVX-512 BF16",
+    "amx_int8": "AMX int8",
+    "amx_bf16": "AMX bfloat16",
+    "asimd": "NEON",
+    "sve": "SVE",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """One thing looked at; `remedy` says how to get what is missing."""
+
+    group: str
+    name: str
+    status: Status
+    detail: str
+    remedy: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Health:
+    """Everything `doctor` found."""
+
+    checks: tuple[Check, ...]
+
+    @property
+    def healthy(self) -> bool:
+        return all(c.status in ("ok", "optional") for c in self.checks)
+
+    def __str__(self) -> str:
+        signs = {"ok": "✓", "optional": "·", "missing": "✗", "wrong": "✗"}
+        lines: list[str] = []
+        for group in dict.fromkeys(c.group for c in self.checks):
+            lines.append(group)
+            for c in (c for c in self.checks if c.group == group):
+                lines.append(f"  {signs[c.status]} {c.name:<14} {c.detail}".rstrip())
+                if c.remedy:
+                    lines.append(f"    {'':<14} get it: {c.remedy}")
+        lines.append("all that is needed is here" if self.healthy else "something is missing, see ✗ above")
+        return "\n".join(lines)
+
+
+def doctor() -> Health:
+    """Look at everything."""
+    return Health((*_packages(), *_engines(), *_machine()))
+
+
+def _packages() -> list[Check]:
+    wanted = _requirements()
+    checks = [Check("packages", "python", "ok", platform.python_version())]
+    for name in _PACKAGES:
+        need = wanted.get(name.lower().replace("_", "-"), "")
+        try:
+            found = version(name)
+        except PackageNotFoundError:
+            checks.append(Check("packages", name, "missing", f"needs {need}", f'pip install "{name}{need}"'))
+            continue
+        if need and not _satisfies(found, need):
+            checks.append(Check("packages", name, "wrong", f"{found}, needs {need}", f'pip install "{name}{need}"'))
+        else:
+            checks.append(_importable(name, found))
+    return checks
+
+
+def _importable(name: str, found: str) -> Check:
+    """A package can be there and still not load, e.g. for want of a system library."""
+    try:
+        import_module(name.replace("-", "_"))
+    except Exception as error:  # noqa: BLE001 - a broken package may raise anything; saying so is the point
+        return Check(
+            "packages",
+            name,
+            "wrong",
+            f"{found} does not load: {error}",
+            f"pip install --force-reinstall {name}",
+        )
+    return Check("packages", name, "ok", found)
+
+
+def _requirements() -> dict[str, str]:
+    """What torchport's own metadata asks for: ``{"torch": ">=2.10"}``."""
+    from re import match
+
+    found: dict[str, str] = {}
+    for text in requires("torchport") or ():
+        parts = match(r"([A-Za-z0-9_.-]+)\s*(>=[0-9.]+)?", text)
+        if parts:
+            found[parts[1].lower().replace("_", "-")] = parts[2] or ""
+    return found
+
+
+def _satisfies(found: str, need: str) -> bool:
+    def numbers(text: str) -> tuple[int, ...]:
+        return tuple(int(p) for p in text.split("+")[0].split(".") if p.isdecimal())
+
+    return numbers(found) >= numbers(need.removeprefix(">="))
+
+
+def _engines() -> list[Check]:
+    from torchport.engines.base import engines
+
+    checks = [_loads(name, entry) for name, entry in sorted(engines().items())]
+    known = {c.name for c in checks}
+    for name, remedy in _OPTIONAL_ENGINES.items():
+        if name in known:
+            continue
+        try:
+            checks.append(Check("engines", name, "optional", f"{version(name)}, no torchport engine for it yet"))
+        except PackageNotFoundError:
+            checks.append(Check("engines", name, "optional", "not installed", remedy))
+    return checks
+
+
+def _loads(name: str, entry: object) -> Check:
+    try:
+        entry.load()  # type: ignore[attr-defined]
+    except Exception as error:  # noqa: BLE001 - as above
+        return Check("engines", name, "wrong", f"does not load: {error}", "reinstall the package that brings it")
+    return Check("engines", name, "ok", _providers() if name == "onnxruntime" else "")
+
+
+def _providers() -> str:
+    import onnxruntime
+
+    return ", ".join(onnxruntime.get_available_providers())
+
+
+def _machine() -> list[Check]:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    compiler = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
+    return [
+        Check("machine", "cpu", "ok", f"{platform.machine()}, {cores} cores, {_memory()}"),
+        Check("machine", "features", "ok", ", ".join(_cpu_features()) or "unknown"),
+        Check("machine", "gpu", "optional", _gpu()),
+        Check("machine", "c++", "ok", compiler)
+        if compiler
+        else Check(
+            "machine",
+            "c++",
+            "optional",
+            "no compiler; needed only for kernels of your own",
+            "apt install g++",
+        ),
+    ]
+
+
+def _cpu_features() -> list[str]:
+    try:
+        with open("/proc/cpuinfo") as file:
+            words = set(file.read().split())
+    except OSError:
+        return []
+    return [name for flag, name in _FEATURES.items() if flag in words]
+
+
+def _memory() -> str:
+    try:
+        size = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        return "memory unknown"
+    return f"{size / 2**30:.0f} GiB"
+
+
+def _gpu() -> str:
+    try:
+        import torch
+    except ImportError:
+        return "unknown without torch"
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else "none (none is needed)"

@@ -1,0 +1,1 @@
+"""Open models in engines and run them."""

@@ -1,0 +1,141 @@
+"""A model opened in an engine, with one face for all engines.
+
+An engine is a function that opens a model and gives back a `Runner`. The `Session` around it checks inputs, takes
+torch tensors or numpy arrays, and answers in kind. Every stage opens models through `open_session`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from torchport.errors import EngineMissingError, InputError
+from torchport.records import TensorInfo
+from torchport.tensors import is_torch, numpy_dtype, to_numpy, to_torch
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+Array = np.ndarray[Any, Any]
+Model = "str | os.PathLike[str] | ir.Model"
+
+
+class Runner(Protocol):
+    """What an engine has to provide."""
+
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+
+    def run(self, feeds: Mapping[str, Array]) -> Sequence[Array]:
+        """The outputs in order. Raises EngineError, with the node at fault where the engine names it."""
+        ...
+
+
+Opener = Callable[["Path | ir.Model"], Runner]
+
+
+def engines() -> dict[str, Any]:
+    """The engines installed here, by name: torchport's own and those other packages register."""
+    return {e.name: e for e in entry_points(group="torchport.engines")}
+
+
+def open_session(model: str | os.PathLike[str] | ir.Model, engine: str = "onnxruntime") -> Session:
+    """Open a model in an engine.
+
+    Example:
+        >>> session = open_session("model.onnx")
+        >>> session(x)                          # by position, tensor in, tensor out
+        >>> session.run({"x": x_numpy})         # by name, dict out
+    """
+    known = engines()
+    if engine not in known:
+        raise EngineMissingError(
+            f"there is no engine '{engine}' here", next_step=f"use one of: {', '.join(sorted(known))}"
+        )
+    source = Path(model) if isinstance(model, (str, os.PathLike)) else model
+    return Session(known[engine].load()(source), engine)
+
+
+class Session:
+    """A model opened in an engine."""
+
+    def __init__(self, runner: Runner, engine: str) -> None:
+        self._runner = runner
+        self.engine = engine
+        self.inputs = runner.inputs
+        self.outputs = runner.outputs
+
+    def __call__(self, *args: Any) -> Any:
+        """Run by position: a tensor for one output, a tuple for several; torch or numpy, as given."""
+        if len(args) != len(self.inputs):
+            raise InputError(f"{len(args)} inputs given, the model has {len(self.inputs)}", where=self._signature())
+        outputs = self._run({i.name: a for i, a in zip(self.inputs, args, strict=True)})
+        if any(is_torch(a) for a in args):
+            outputs = [to_torch(o) for o in outputs]
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """Run by name: the outputs by name; torch or numpy, as given."""
+        outputs = self._run(feeds)
+        if any(is_torch(a) for a in feeds.values()):
+            outputs = [to_torch(o) for o in outputs]
+        return {info.name: o for info, o in zip(self.outputs, outputs, strict=True)}
+
+    def _run(self, feeds: Mapping[str, Any]) -> list[Any]:
+        names = [i.name for i in self.inputs]
+        missing = [n for n in names if n not in feeds]
+        unknown = [n for n in feeds if n not in names]
+        if missing or unknown:
+            what = f"input '{missing[0]}' is missing" if missing else f"there is no input '{unknown[0]}'"
+            raise InputError(what, where=self._signature())
+        arrays = {i.name: _checked(i, feeds[i.name]) for i in self.inputs}
+        self._check_dims(arrays)
+        return list(self._runner.run(arrays))
+
+    def _check_dims(self, arrays: Mapping[str, Array]) -> None:
+        """The same dim name means the same size in every input."""
+        sizes: dict[str, tuple[int, str]] = {}
+        for info in self.inputs:
+            for axis, (dim, size) in enumerate(zip(info.shape or (), arrays[info.name].shape, strict=False)):
+                if not isinstance(dim, str):
+                    continue
+                known, first = sizes.setdefault(dim, (size, f"{info.name} axis {axis}"))
+                if known != size:
+                    raise InputError(
+                        f"dimension '{dim}' has two sizes: {known} and {size}",
+                        where=f"{first} and {info.name} axis {axis}",
+                    )
+
+    def _signature(self) -> str:
+        return ", ".join(str(i) for i in self.inputs)
+
+
+def _checked(info: TensorInfo, value: Any) -> Array:
+    """The value as an array of the right dtype and a shape that fits."""
+    array = to_numpy(value) if is_torch(value) else np.asarray(value)
+    if array.dtype.name != info.dtype and not is_torch(value) and not isinstance(value, np.ndarray):
+        array = array.astype(numpy_dtype(info.dtype))  # Python numbers have no dtype of their own
+    if array.dtype.name != info.dtype and not (info.dtype == "string" and array.dtype.kind in "OU"):
+        raise InputError(
+            f"input '{info.name}' is {array.dtype.name}, the model takes {info.dtype}",
+            next_step=f"convert it with .astype('{info.dtype}') or .to(torch.{info.dtype})",
+        )
+    if info.shape is None:
+        return array
+    if array.ndim != len(info.shape):
+        raise InputError(
+            f"input '{info.name}' has rank {array.ndim}, the model takes {len(info.shape)}", where=str(info)
+        )
+    for axis, (want, got) in enumerate(zip(info.shape, array.shape, strict=True)):
+        if isinstance(want, int) and want != got:
+            raise InputError(
+                f"input '{info.name}' has size {got} at axis {axis}, the model is fixed to {want}",
+                where=str(info),
+                next_step="export it with that axis dynamic, or give it that size",
+            )
+    return array

@@ -1,0 +1,38 @@
+"""onnx's own reference evaluator: slow, plain, and written from the specification."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from onnx.reference import ReferenceEvaluator
+
+from torchport.errors import EngineError
+from torchport.graph import files
+from torchport.graph.describe import tensor_infos
+
+Array = np.ndarray[Any, Any]
+
+
+def open_session(source: Path | ir.Model) -> ReferenceRunner:
+    model = files.load(source) if isinstance(source, Path) else source
+    try:
+        return ReferenceRunner(ReferenceEvaluator(ir.to_proto(model)), model)
+    except Exception as error:
+        raise EngineError(f"the reference evaluator refuses the model: {error}") from error
+
+
+class ReferenceRunner:
+    def __init__(self, evaluator: Any, model: ir.Model) -> None:
+        self._evaluator = evaluator
+        self.inputs = tensor_infos(v for v in model.graph.inputs if str(v.name) not in model.graph.initializers)
+        self.outputs = tensor_infos(model.graph.outputs)
+
+    def run(self, feeds: Mapping[str, Array]) -> Sequence[Array]:
+        try:
+            return [np.asarray(o) for o in self._evaluator.run(None, dict(feeds))]
+        except Exception as error:
+            raise EngineError(f"the reference evaluator fails while running the model: {error}") from error

@@ -1,0 +1,168 @@
+"""Every error torchport raises.
+
+    TorchportError
+    ├── UserError                 the caller can mend it; the command line exits 2
+    │   ├── OptionError           an option or argument has a value that cannot be meant
+    │   ├── SourceError           the model cannot be found, imported or is no model
+    │   ├── UntrustedError        loading the file would run code that came with it
+    │   ├── InputError            the inputs do not fit the model
+    │   ├── DynamicError          the dynamic dimensions do not fit the inputs
+    │   ├── ForwardError          the PyTorch model itself raises on the given inputs
+    │   ├── FileError             an ONNX file is missing, broken or of another format
+    │   │   └── UnsafeFileError   an ONNX file reaches outside its folder or lies about sizes
+    │   ├── SaveError             the target cannot be written
+    │   └── EngineMissingError    the engine asked for is not installed
+    └── RefusedError              the model was refused; the command line exits 1
+        ├── CaptureError          no route could capture the model
+        ├── OpsetError            the model cannot be expressed in the opset asked for
+        ├── EngineError           the engine refuses the model or fails while running it
+        ├── RandomModelError      the model answers differently each time it is asked
+        └── ProofError            the ONNX model's answers differ from PyTorch's
+
+Each says what happened, where, and what to do next:
+
+    >>> raise InputError("input 'x' has rank 2, the model wants 4",
+    ...                  where="--input x=float32[1,3]",
+    ...                  next_step="give it as x=float32[N,C,H,W]")
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torchport.records import Attempt, Proof
+
+
+class TorchportError(Exception):
+    """Base of all errors: `what` happened, `where`, and the `next_step` to take."""
+
+    exit_code = 1
+
+    def __init__(self, what: str, *, where: str | None = None, next_step: str | None = None) -> None:
+        super().__init__(what)
+        self.what = what
+        self.where = where
+        self.next_step = next_step
+
+    def __str__(self) -> str:
+        lines = [self.what]
+        if self.where:
+            lines.append(f"where: {self.where}")
+        if self.next_step:
+            lines.append(f"next:  {self.next_step}")
+        return "\n".join(lines)
+
+
+class UserError(TorchportError):
+    """Something the caller can mend."""
+
+    exit_code = 2
+
+
+class OptionError(UserError):
+    """An option has a value that cannot be meant."""
+
+
+class SourceError(UserError):
+    """The model cannot be found, imported, or is no model."""
+
+
+class UntrustedError(UserError):
+    """Loading the file would run code that came with it."""
+
+
+class InputError(UserError):
+    """The inputs do not fit the model."""
+
+
+class DynamicError(UserError):
+    """The dynamic dimensions do not fit the inputs."""
+
+
+class ForwardError(UserError):
+    """The PyTorch model itself raises on the given inputs."""
+
+
+class FileError(UserError):
+    """An ONNX file is missing, broken or of another format."""
+
+
+class UnsafeFileError(FileError):
+    """An ONNX file reaches outside its folder or lies about sizes."""
+
+
+class SaveError(UserError):
+    """The target cannot be written."""
+
+
+class EngineMissingError(UserError):
+    """The engine asked for is not installed."""
+
+
+class RefusedError(TorchportError):
+    """The model was refused."""
+
+
+class CaptureError(RefusedError):
+    """No route could capture the model; `attempts` says why each one failed."""
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        where: str | None = None,
+        next_step: str | None = None,
+        attempts: Sequence[Attempt] = (),
+    ) -> None:
+        super().__init__(what, where=where, next_step=next_step)
+        self.attempts = tuple(attempts)
+
+
+class OpsetError(RefusedError):
+    """The model cannot be expressed in the opset asked for.
+
+    Attributes:
+        blockers: the operators standing in the way, e.g. ``("GridSample (first in opset 16)",)``.
+        nearest: the closest opset that works, if any.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        where: str | None = None,
+        next_step: str | None = None,
+        blockers: Sequence[str] = (),
+        nearest: int | None = None,
+    ) -> None:
+        super().__init__(what, where=where, next_step=next_step)
+        self.blockers = tuple(blockers)
+        self.nearest = nearest
+
+
+class EngineError(RefusedError):
+    """The engine refuses the model or fails while running it."""
+
+
+class RandomModelError(RefusedError):
+    """The model answers differently each time it is asked the same."""
+
+
+class ProofError(RefusedError):
+    """The ONNX model's answers differ from PyTorch's; `proof` has every case."""
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        proof: Proof,
+        where: str | None = None,
+        next_step: str | None = None,
+        attempts: Sequence[Attempt] = (),
+    ) -> None:
+        super().__init__(what, where=where, next_step=next_step)
+        self.proof = proof
+        self.attempts = tuple(attempts)

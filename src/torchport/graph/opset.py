@@ -1,0 +1,155 @@
+"""Gives a model the opset its target wants, with the same meaning, or says exactly what stands in the way.
+
+onnx's own converter forgets where nodes come from and drops local functions; onnxscript's covers 18 to 25, upwards
+only, and leaves a node it cannot convert as it was. So both ways are walked by the rules in `opset_rules`, one
+border at a time, and what no rule is sure of is refused.
+
+Example:
+    >>> older = convert(model, 13)
+    >>> older.opset_imports[""]
+    13
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import onnx
+import onnx_ir as ir
+from onnx_ir.passes import common
+
+from torchport.errors import OpsetError, OptionError
+from torchport.graph.opset_rules.steps import Blocker, Names, Steps, graphs_of
+
+SUPPORTED = range(7, onnx.defs.onnx_opset_version() + 1)
+
+_FIRST_IR_OF_DTYPE = {"FLOAT8": 9, "INT4": 10, "FLOAT4": 11, "FLOAT8E8M0": 12, "INT2": 13, "FLOAT6": 14}
+_FIRST_IR_OF_FREE_INITIALIZERS = 4
+_FIRST_IR_OF_FUNCTIONS = 8
+
+
+def check_range(opset: int) -> None:
+    """Refuses an opset that cannot be meant.
+
+    Raises:
+        OptionError: the installed onnx has no such opset, or it is older than any runtime still reads.
+    """
+    if opset in SUPPORTED:
+        return
+    span = f"{SUPPORTED.start} to {SUPPORTED.stop - 1} can be asked for"
+    if opset < SUPPORTED.start:
+        raise OptionError(f"opset {opset} is older than runtimes read; {span}", next_step="ask for 13 or later")
+    what = f"opset {opset} does not exist in the installed onnx; {span}"
+    raise OptionError(what, next_step=f"ask for {SUPPORTED.stop - 1} or install a newer onnx")
+
+
+def convert(model: ir.Model, target: int) -> ir.Model:
+    """A model of opset `target` that means the same.
+
+    Branches, loop bodies and local functions are converted too; a function is inlined when it cannot be converted
+    by itself. The given model is left as it is; weights are shared, not copied.
+
+    Args:
+        model: the model as it is.
+        target: the default domain's opset to have.
+
+    Returns:
+        A new model whose opset import is exactly `target`.
+
+    Raises:
+        OptionError: there is no such opset.
+        OpsetError: some operator cannot be expressed there; `blockers` names them, `nearest` is what would work.
+    """
+    check_range(target)
+    converted, blockers = _attempt(model.clone(), target)
+    if blockers and model.functions:
+        converted, blockers = _attempt(common.InlinePass()(model.clone()).model, target)
+    if blockers:
+        raise _refused(blockers, target, _opset_of(model) or target)
+    converted.ir_version = ir_version_for(converted)
+    return converted
+
+
+def ir_version_for(model: ir.Model) -> int:
+    """The smallest IR version that has all the model needs, so that the oldest runtimes still read it.
+
+    At least 4, from which on weights need not be inputs too; 8 for local functions; more for narrow dtypes.
+    """
+    imports = [onnx.helper.make_opsetid(domain, version) for domain, version in model.opset_imports.items()]
+    needed = [
+        _FIRST_IR_OF_FREE_INITIALIZERS,
+        onnx.helper.find_min_ir_version_for(imports, ignore_unknown=True),
+    ]
+    needed += [_FIRST_IR_OF_FUNCTIONS] if model.functions else []
+    return max(*needed, *(_first_ir_of(dtype) for dtype in _dtypes(model)), 0)
+
+
+def _first_ir_of(dtype: ir.DataType) -> int:
+    name = dtype.name.removeprefix("U")
+    return max((first for start, first in _FIRST_IR_OF_DTYPE.items() if name.startswith(start)), default=0)
+
+
+def _dtypes(model: ir.Model) -> set[ir.DataType]:
+    values = [value for graph in graphs_of(model) for node in graph for value in (*node.outputs, *node.inputs)]
+    values += [*model.graph.inputs, *model.graph.initializers.values()]
+    return {value.dtype for value in values if value is not None and value.dtype is not None}
+
+
+def _attempt(model: ir.Model, target: int) -> tuple[ir.Model, list[Blocker]]:
+    _infer_missing_types(model)
+    names = Names(model)
+    blockers: list[Blocker] = []
+    for scope in (model.graph, *model.functions.values()):
+        blockers += _carry(scope, target, names)
+    return model, blockers
+
+
+def _carry(scope: ir.Graph | ir.Function, target: int, names: Names) -> list[Blocker]:
+    """Carries one scope to `target`; a scope that uses no standard operators has nothing to carry."""
+    steps = Steps(scope, names)
+    source = scope.opset_imports.get("", scope.opset_imports.get("ai.onnx", target))
+    if source != target:
+        steps.run(source, target)
+        steps.verify(target)
+    scope.opset_imports.pop("ai.onnx", None)
+    for graph in steps.graphs():
+        graph.opset_imports[""] = target
+        for node in graph:
+            node.version = None
+    return steps.blockers
+
+
+def _opset_of(model: ir.Model) -> int | None:
+    return model.opset_imports.get("", model.opset_imports.get("ai.onnx"))
+
+
+def _infer_missing_types(model: ir.Model) -> None:
+    """Rules need ranks and dtypes; inference is run only when some are missing, as it copies the graph."""
+    outputs = (value for graph in graphs_of(model) for node in graph for value in node.outputs)
+    if any(value.type is None or value.shape is None for value in outputs):
+        common.ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)(model)
+
+
+def _refused(blockers: list[Blocker], target: int, present: int) -> OpsetError:
+    nearest = max(b.opset for b in blockers) if target < present else min(b.opset for b in blockers)
+    lines = _described(blockers)
+    more = f" and {len(lines) - 3} more" if len(lines) > 3 else ""
+    works = "keep" if nearest == present else "ask for"
+    return OpsetError(
+        f"the model, of opset {present}, cannot be expressed in opset {target}",
+        where="; ".join(lines[:3]) + more,
+        next_step=f"{works} opset {nearest}, the nearest that works",
+        blockers=lines,
+        nearest=nearest,
+    )
+
+
+def _described(blockers: list[Blocker]) -> list[str]:
+    """One line for each operator and reason: ``GridSample (3 nodes, first 'node_grid', first in opset 16)``."""
+    ordered = sorted(blockers, key=lambda b: (b.op_type, b.reason))
+    lines = []
+    for (op_type, reason), group in itertools.groupby(ordered, key=lambda b: (b.op_type, b.reason)):
+        nodes = [b.node for b in group]
+        count = f"node '{nodes[0]}'" if len(nodes) == 1 else f"{len(nodes)} nodes, first '{nodes[0]}'"
+        lines.append(f"{op_type} ({count}, {reason})")
+    return lines

@@ -1,0 +1,162 @@
+"""Builds the nodes that stand in for one node, each with its types and shapes, and the origin of the node replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from torchport.graph.opset_rules import reading
+from torchport.graph.opset_rules.reading import Array
+from torchport.graph.opset_rules.schemas import schema_even_if_deprecated
+
+_SMALL = 4096  # elements of a constant worth showing to shape inference
+
+
+class Builder:
+    """Collects new nodes for `opset`, to be put in the place of `node`.
+
+    Each new value is typed by onnx's own inference for that one operator, so later rules find the ranks and
+    dtypes they need without inferring the whole model again.
+
+    Example:
+        >>> b = Builder(node, 16, fresh)
+        >>> mean = b.reduce("ReduceMean", x, [-1])
+        >>> centered = b.op("Sub", x, mean)
+    """
+
+    def __init__(self, node: ir.Node, opset: int, fresh: Callable[[str], str]) -> None:
+        self.node = node
+        self.opset = opset
+        self.nodes: list[ir.Node] = []
+        self.fresh = fresh
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Lets go of the inputs when the rule refused, or they would seem to be read by nodes of no graph."""
+        if kind is not None:
+            for node in self.nodes:
+                for index in range(len(node.inputs)):
+                    node.replace_input_with(index, None)
+
+    def op(self, op_type: str, *inputs: ir.Value | None, **attributes: Any) -> ir.Value:
+        """Adds an operator with one output."""
+        return self.ops(op_type, inputs, 1, **attributes)[0]
+
+    def ops(self, op_type: str, inputs: Sequence[ir.Value | None], count: int, **attributes: Any) -> Sequence[ir.Value]:
+        """Adds an operator with `count` outputs; attributes that are None are left out."""
+        given = {name: value for name, value in attributes.items() if value is not None}
+        node = ir.node(op_type, list(inputs), attributes=given, num_outputs=count)
+        return self.add(node).outputs
+
+    def add(self, node: ir.Node) -> ir.Node:
+        """Takes in a ready node: names it, gives it the origin of the replaced node, and infers its types."""
+        again = any(n.op_type == node.op_type for n in self.nodes) or node.op_type != self.node.op_type
+        own = self.node.name or self.node.op_type
+        node.name = self.fresh(f"{own}_{node.op_type}") if again else own
+        node.metadata_props.update(self.node.metadata_props)
+        node.doc_string = self.node.doc_string
+        for output in node.outputs:
+            output.name = self.fresh(f"{self._base()}_{node.op_type.lower()}")
+        self.nodes.append(node)
+        self._infer(node)
+        return node
+
+    def constant(self, value: Any, dtype: Any = None) -> ir.Value:
+        """Adds a Constant; `dtype` is numpy's."""
+        return self.op("Constant", value=ir.tensor(np.asarray(value, dtype=dtype)))
+
+    def ints(self, values: Sequence[int]) -> ir.Value:
+        return self.constant(values, np.int64)
+
+    def scalar_like(self, number: float, value: ir.Value) -> ir.Value:
+        """A scalar of the dtype of `value`, which broadcasts against it."""
+        return self.constant(number, reading.dtype(value).numpy())
+
+    def cast(self, value: ir.Value, to: ir.DataType) -> ir.Value:
+        """Casts unless `value` is of that dtype already."""
+        return value if value.dtype == to else self.op("Cast", value, to=int(to))
+
+    def reduce(self, op_type: str, x: ir.Value, axes: Sequence[int], keepdims: int = 1) -> ir.Value:
+        """A reduction, its axes an input or an attribute as the opset has it."""
+        if self.opset >= (13 if op_type == "ReduceSum" else 18):
+            return self.op(op_type, x, self.ints(axes), keepdims=keepdims)
+        return self.op(op_type, x, axes=list(axes), keepdims=keepdims)
+
+    def unsqueeze(self, x: ir.Value, axes: Sequence[int]) -> ir.Value:
+        return self._with_axes("Unsqueeze", x, axes)
+
+    def squeeze(self, x: ir.Value, axes: Sequence[int]) -> ir.Value:
+        return self._with_axes("Squeeze", x, axes)
+
+    def slice(self, x: ir.Value, start: int, end: int) -> ir.Value:
+        """``x[start:end]`` along the first axis."""
+        if self.opset >= 10:
+            return self.op("Slice", x, self.ints([start]), self.ints([end]), self.ints([0]))
+        return self.op("Slice", x, starts=[start], ends=[end], axes=[0])
+
+    def size(self, x: ir.Value, axis: int) -> ir.Value:
+        """The size of one axis of `x`, as an int64 vector of one element."""
+        known = reading.static_dim(x, axis)
+        if known is not None:
+            return self.ints([known])
+        return self.op("Gather", self.op("Shape", x), self.ints([axis]), axis=0)
+
+    def _with_axes(self, op_type: str, x: ir.Value, axes: Sequence[int]) -> ir.Value:
+        if self.opset >= 13:
+            return self.op(op_type, x, self.ints(axes))
+        return self.op(op_type, x, axes=list(axes))
+
+    def _base(self) -> str:
+        names = [output.name for output in self.node.outputs if output.name]
+        return names[0] if names else (self.node.name or self.node.op_type)
+
+    def _infer(self, node: ir.Node) -> None:
+        schema = schema_even_if_deprecated(node.op_type, self.opset)
+        given = [value for value in node.inputs if value is not None]
+        if schema is None or any(value.type is None for value in given):
+            return
+        types = {str(value.name): _type_proto(value) for value in given}
+        data = {str(value.name): proto for value in given if (proto := _tensor_proto(value)) is not None}
+        imports = [onnx.helper.make_opsetid("", self.opset)]
+        try:
+            found = onnx.shape_inference.infer_node_outputs(
+                schema, ir.to_proto(node), types, data, opset_imports=imports
+            )
+        except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
+            return  # untyped: whatever needs the type later refuses with that reason
+        for output in node.outputs:
+            _set_type(output, found.get(str(output.name)))
+
+
+def _type_proto(value: ir.Value) -> onnx.TypeProto:
+    return ir.serde.serialize_value(value).type
+
+
+def _tensor_proto(value: ir.Value) -> onnx.TensorProto | None:
+    array: Array | None = reading.constant(value)
+    if array is None or array.size > _SMALL or array.dtype == object:
+        return None
+    return ir.to_proto(ir.tensor(array))
+
+
+def _set_type(output: ir.Value, proto: onnx.TypeProto | None) -> None:
+    if proto is None or not proto.WhichOneof("value"):
+        return
+    output.type = ir.serde.deserialize_type_proto_for_type(proto)
+    output.shape = ir.serde.deserialize_type_proto_for_shape(proto)
+
+
+Rule = Callable[[ir.Node, Builder], Sequence[ir.Value | None] | None]
+"""Carries one node across one opset boundary.
+
+It returns what stands for the node's outputs; or None when the node (perhaps with attributes taken off) means the
+same on both sides and only its form is left to be checked. It raises `Refusal` with the reason otherwise.
+"""
+Rules = dict[tuple[str, int], Rule]
+"""Rules by operator and by the opset whose border they cross: ``("Pad", 18)`` crosses between 17 and 18."""

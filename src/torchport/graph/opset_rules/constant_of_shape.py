@@ -1,0 +1,25 @@
+"""ConstantOfShape (9): a constant where the shape is known, Expand of a scalar where it is not."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from torchport.graph.opset_rules import reading
+from torchport.graph.opset_rules.builder import Builder, Rules
+
+_SMALL = 1 << 16  # elements worth storing
+
+
+def expanded_scalar(node: ir.Node, b: Builder) -> list[ir.Value]:
+    given = reading.attribute(node, "value")
+    fill = np.zeros(1, dtype=np.float32) if given is None else given.numpy()
+    shape = reading.required(node, 0)
+    known = reading.constant(shape)
+    if known is not None and np.prod(known) <= _SMALL:
+        return [b.constant(np.full(known, fill.reshape(-1)[0], dtype=fill.dtype))]
+    return [b.op("Expand", b.constant(fill.reshape(())), shape)]
+
+
+DOWN: Rules = {("ConstantOfShape", 9): expanded_scalar}
+UP: Rules = {}

@@ -1,0 +1,92 @@
+"""Takes an operator apart into the body its own schema gives.
+
+Many operators (Gelu, Swish, Mish, HardSwish, CastLike, RMSNormalization, RotaryEmbedding, Attention, the windows..)
+are defined by such a body, so what stands in their place is right by definition and needs no rule of ours.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+
+from torchport.graph.opset_rules import reading
+from torchport.graph.opset_rules.builder import Builder
+from torchport.graph.opset_rules.reading import Refusal
+from torchport.graph.opset_rules.schemas import Schema, default_of
+
+
+def has_body(schema: Schema, opset: int) -> bool:
+    """Whether `schema` gives a body that can be read at `opset`."""
+    return any(version <= opset for version in schema.all_function_opset_versions)
+
+
+def expand(node: ir.Node, schema: Schema, b: Builder) -> list[ir.Value | None]:
+    """Adds the nodes of the body to `b`, and returns what stands for the outputs (None for those not computed)."""
+    body = _body(node, schema, b.opset)
+    values: dict[str, ir.Value | None] = dict.fromkeys(body.input)
+    values.update(zip(body.input, node.inputs, strict=False))
+    attributes = _attributes(node, schema)
+    for proto in body.node:
+        _add(proto, values, attributes, b)
+    return [values.get(name) for name in body.output[: len(node.outputs)]]
+
+
+def _body(node: ir.Node, schema: Schema, opset: int) -> onnx.FunctionProto:
+    version = max(v for v in schema.all_function_opset_versions if v <= opset)
+    if version in schema.function_opset_versions:
+        return onnx.FunctionProto.FromString(schema.get_function_with_opset_version(version))
+    types = [b"" if value is None else _type(value) for value in node.inputs]
+    proto = ir.to_proto(node).SerializeToString()
+    data = schema.get_context_dependent_function_with_opset_version(version, proto, types)
+    if not data:
+        raise Refusal(f"{node.op_type} cannot be taken apart with what is known of its inputs")
+    return onnx.FunctionProto.FromString(data)
+
+
+def _type(value: ir.Value) -> bytes:
+    reading.dtype(value)
+    return bytes(ir.serde.serialize_value(value).type.SerializeToString())
+
+
+def _attributes(node: ir.Node, schema: Schema) -> dict[str, Any]:
+    """What the body's references stand for: the node's attributes, or the schema's defaults."""
+    found = {name: attr.default_value for name, attr in schema.attributes.items() if default_of(attr) is not None}
+    for name in node.attributes:
+        reading.attribute(node, name)
+        found[name] = ir.serde.serialize_attribute(node.attributes[name])
+    return found
+
+
+def _add(proto: onnx.NodeProto, values: dict[str, ir.Value | None], attributes: dict[str, Any], b: Builder) -> None:
+    if any(attr.HasField("g") or attr.graphs for attr in proto.attribute):
+        raise Refusal(f"it is first in opset {b.opset}, and its body holds control flow")
+    inputs = [values[name] if name else None for name in proto.input]
+    given = [attr for p in proto.attribute if (attr := _resolved(p, attributes)) is not None]
+    new = ir.Node("", proto.op_type, inputs, given, num_outputs=len(proto.output))
+    if new.op_type == "CastLike" and (folded := _cast_constant(inputs, b)) is not None:
+        values[proto.output[0]] = folded
+        return
+    b.add(new)
+    values.update(zip(proto.output, new.outputs, strict=True))
+
+
+def _cast_constant(inputs: list[ir.Value | None], b: Builder) -> ir.Value | None:
+    """Bodies cast each of their constants to the type at hand; that is done now."""
+    known, like = reading.constant(inputs[0]), inputs[1]
+    if known is None or like is None or like.dtype is None or known.dtype == object:
+        return None
+    return b.constant(known.astype(like.dtype.numpy()))
+
+
+def _resolved(proto: onnx.AttributeProto, attributes: dict[str, Any]) -> ir.Attr | None:
+    if not proto.ref_attr_name:
+        return ir.serde.deserialize_attribute(proto)
+    found = attributes.get(proto.ref_attr_name)
+    if found is None:
+        return None
+    renamed = onnx.AttributeProto()
+    renamed.CopyFrom(found)
+    renamed.name = proto.name
+    return ir.serde.deserialize_attribute(renamed)

@@ -1,0 +1,165 @@
+"""What rules read off a node: ranks, dtypes, attributes, and values known before the model runs.
+
+Each reader answers or raises `Refusal` with the reason, so that a rule is written for the case it understands and
+every other case becomes a blocker by itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+Array = np.ndarray[Any, Any]
+
+FLOATS = (ir.DataType.FLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.BFLOAT16)
+SMALL_INTS = (
+    ir.DataType.INT8,
+    ir.DataType.INT16,
+    ir.DataType.INT32,
+    ir.DataType.UINT8,
+    ir.DataType.UINT16,
+    ir.DataType.UINT32,
+)
+
+
+class Refusal(Exception):  # noqa: N818  (an answer, not a fault: the converter turns it into a blocker)
+    """The rule cannot keep the node's meaning; its text is the reason shown to the user."""
+
+
+def rank(value: ir.Value | None) -> int:
+    """The number of dimensions of `value`."""
+    if value is None or value.shape is None:
+        raise Refusal(f"the rank of {_named(value)} is not known")
+    return len(value.shape)
+
+
+def static_dims(value: ir.Value | None) -> list[int] | None:
+    """All dimensions of `value` when every one is a number, else None."""
+    if value is None or value.shape is None:
+        return None
+    dims = [dim for dim in value.shape if isinstance(dim, int)]
+    return dims if len(dims) == len(value.shape) else None
+
+
+def static_dim(value: ir.Value | None, axis: int) -> int | None:
+    """The size of one dimension when it is a number, else None."""
+    dim = value.shape[axis] if value is not None and value.shape is not None else None
+    return dim if isinstance(dim, int) else None
+
+
+def same_shape(a: ir.Value, b: ir.Value) -> bool:
+    """Whether both shapes are known and agree, dimension names included."""
+    if a.shape is None or b.shape is None or len(a.shape) != len(b.shape):
+        return False
+    pairs = zip(a.shape, b.shape, strict=True)
+    return all(x == y and (isinstance(x, int) or x.value is not None) for x, y in pairs)
+
+
+def dtype(value: ir.Value | None) -> ir.DataType:
+    """The element type of `value`."""
+    if value is None or value.dtype is None:
+        raise Refusal(f"the dtype of {_named(value)} is not known")
+    return value.dtype
+
+
+def input_at(node: ir.Node, index: int) -> ir.Value | None:
+    """The input at `index`, None where it is left out."""
+    return node.inputs[index] if index < len(node.inputs) else None
+
+
+def required(node: ir.Node, index: int) -> ir.Value:
+    """The input at `index`, which the operator cannot do without."""
+    value = input_at(node, index)
+    if value is None:
+        raise Refusal(f"input {index} is missing")
+    return value
+
+
+def is_used(node: ir.Node, index: int) -> bool:
+    """Whether anything reads the output at `index`."""
+    if index >= len(node.outputs):
+        return False
+    output = node.outputs[index]
+    return bool(output.uses()) or output.is_graph_output()
+
+
+def attribute(node: ir.Node, name: str) -> Any:
+    """The value of an attribute, None when it is not set."""
+    attr = node.attributes.get(name)
+    if attr is None:
+        return None
+    if attr.is_ref():
+        raise Refusal(f"attribute '{name}' is set by the caller of the function")
+    return attr.value
+
+
+def integer(node: ir.Node, name: str, default: int) -> int:
+    value = attribute(node, name)
+    return default if value is None else int(value)
+
+
+def real(node: ir.Node, name: str, default: float) -> float:
+    value = attribute(node, name)
+    return default if value is None else float(value)
+
+
+def text(node: ir.Node, name: str, default: str) -> str:
+    value = attribute(node, name)
+    return default if value is None else str(value)
+
+
+def integers(node: ir.Node, name: str) -> list[int] | None:
+    value = attribute(node, name)
+    return None if value is None else [int(v) for v in value]
+
+
+def constant(value: ir.Value | None) -> Array | None:
+    """The value known before the model runs: of a Constant node, or an initializer no caller can override."""
+    if value is None:
+        return None
+    producer = value.producer()
+    if producer is not None:
+        return _constant_of(producer)
+    if value.const_value is None or value.is_graph_input():
+        return None
+    return value.const_value.numpy()
+
+
+def _constant_of(node: ir.Node) -> Array | None:
+    if node.op_type == "Identity" and node.domain == "":
+        return constant(node.inputs[0])
+    if node.op_type != "Constant" or node.domain != "" or len(node.attributes) != 1:
+        return None
+    attr = next(iter(node.attributes.values()))
+    return None if attr.is_ref() else constant_attribute(attr)
+
+
+def constant_attribute(attr: ir.Attr) -> Array | None:
+    """The tensor that one of the attributes of a Constant node stands for."""
+    if attr.name == "value":
+        tensor: Array = attr.as_tensor().numpy()
+        return tensor
+    kinds: dict[str, Any] = {"int": np.int64, "ints": np.int64, "float": np.float32, "floats": np.float32}
+    kind = attr.name.removeprefix("value_")
+    if kind in kinds:
+        return np.array(attr.value, dtype=kinds[kind])
+    return np.array(attr.value, dtype=object) if kind.startswith("string") else None
+
+
+def constant_ints(value: ir.Value | None, what: str) -> list[int]:
+    """The integers `value` holds, in order; refuses when they are computed at run time."""
+    array = constant(value)
+    if array is None:
+        raise Refusal(f"{what} is computed at run time")
+    return [int(v) for v in array.reshape(-1)]
+
+
+def non_negative(axes: list[int], of_rank: int) -> list[int]:
+    """The same axes counted from the front."""
+    return [axis + of_rank if axis < 0 else axis for axis in axes]
+
+
+def _named(value: ir.Value | None) -> str:
+    return "an input" if value is None else f"'{value.name}'"

@@ -1,0 +1,195 @@
+"""Resize, and Upsample before it.
+
+    7   Upsample, scales an attribute      13  roi and scales may be left out
+    9   scales an input                    18  axes, antialias, keep_aspect_ratio_policy
+    10  Resize, which may also shrink      19  half_pixel_symmetric
+    11  coordinate and rounding modes
+
+Before 11 there is one way to sample: x_original = x / scale, the floor of it for the nearest ("asymmetric" and
+"floor" since). When shrinking, the rounding was not written down and engines round up, so only scales of 1/2, 1/4..
+are carried over, where x / scale is whole and nothing is rounded.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import onnx_ir as ir
+
+from torchport.graph.opset_rules import reading
+from torchport.graph.opset_rules.builder import Builder, Rules
+from torchport.graph.opset_rules.pad import pick
+from torchport.graph.opset_rules.reading import Refusal
+
+_KEPT = (
+    "coordinate_transformation_mode",
+    "cubic_coeff_a",
+    "exclude_outside",
+    "extrapolation_value",
+    "mode",
+    "nearest_mode",
+)
+_ENLARGES = "torchport.opset.enlarges"  # Upsample never shrinks; Resize, which it becomes, may
+
+
+def _kept(node: ir.Node) -> dict[str, object]:
+    return {name: reading.attribute(node, name) for name in _KEPT}
+
+
+def not_symmetric(node: ir.Node, b: Builder) -> None:
+    if reading.text(node, "coordinate_transformation_mode", "half_pixel") == "half_pixel_symmetric":
+        raise Refusal("half_pixel_symmetric came in opset 19")
+
+
+def all_axes(node: ir.Node, b: Builder) -> list[ir.Value]:
+    """Scales of some axes become scales of all, 1 for the others; sizes likewise, with the input's own."""
+    if reading.integer(node, "antialias", 0):
+        raise Refusal("antialias came in opset 18")
+    x, roi, scales, sizes = (reading.input_at(node, i) for i in range(4))
+    if sizes is not None and reading.text(node, "keep_aspect_ratio_policy", "stretch") != "stretch":
+        raise Refusal("keep_aspect_ratio_policy came in opset 18")
+    axes = reading.integers(node, "axes")
+    if axes is not None and x is not None:
+        axes = reading.non_negative(axes, reading.rank(x))
+        scales = scales and _spread(b, scales, b.constant([1.0], np.float32), axes, reading.rank(x))
+        sizes = sizes and _spread_sizes(b, sizes, x, axes)
+        roi = _no_roi(node)
+    return [b.op("Resize", x, roi, scales, sizes, **_kept(node))]
+
+
+def _spread(b: Builder, values: ir.Value, rest: ir.Value, axes: list[int], rank: int) -> ir.Value:
+    return pick(b, values, rest, [axes.index(i) if i in axes else len(axes) for i in range(rank)])
+
+
+def _spread_sizes(b: Builder, sizes: ir.Value, x: ir.Value, axes: list[int]) -> ir.Value:
+    known = reading.static_dims(x)
+    own = b.ints(known) if known is not None else b.op("Shape", x)
+    places = [axes.index(i) if i in axes else len(axes) + i for i in range(reading.rank(x))]
+    return pick(b, sizes, own, places)
+
+
+def _no_roi(node: ir.Node) -> None:
+    if reading.text(node, "coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize":
+        raise Refusal("a region of some axes came in opset 18")
+
+
+def nothing_left_out(node: ir.Node, b: Builder) -> list[ir.Value]:
+    """Before 13 empty tensors stand for what is left out."""
+    x, roi, scales, sizes = (reading.input_at(node, i) for i in range(4))
+    roi = b.constant([], np.float32) if roi is None else roi
+    scales = b.constant([], np.float32) if scales is None else scales
+    return [b.op("Resize", x, roi, scales, *([] if sizes is None else [sizes]), **_kept(node))]
+
+
+def one_way_to_sample(node: ir.Node, b: Builder) -> list[ir.Value]:
+    """Since 11 to before: asymmetric sampling, or any that picks the same elements."""
+    x = reading.required(node, 0)
+    scales = _known_scales(node, x)
+    mode = reading.text(node, "mode", "nearest")
+    if not (_is_asymmetric(node, mode) or (mode == "nearest" and _repeats(node, scales))):
+        raise Refusal("its way to sample came in opset 11")
+    if mode == "nearest" and not _rounds_nothing(scales):
+        raise Refusal("rounding when shrinking was settled in opset 11")
+    return [b.op("Resize", x, b.constant(scales, np.float32), mode=mode)]
+
+
+def _is_asymmetric(node: ir.Node, mode: str) -> bool:
+    if reading.text(node, "coordinate_transformation_mode", "half_pixel") != "asymmetric":
+        return False
+    return mode == "linear" or (mode == "nearest" and _rounding(node) == "floor")
+
+
+def _rounding(node: ir.Node) -> str:
+    return reading.text(node, "nearest_mode", "round_prefer_floor")
+
+
+def _repeats(node: ir.Node, scales: list[float]) -> bool:
+    """With a whole scale s, half-pixel coordinates of s·k + r are k + (r + 0.5)/s - 0.5, within half of k: each repeats."""
+    way = reading.text(node, "coordinate_transformation_mode", "half_pixel")
+    return (
+        way == "half_pixel" and _rounding(node).startswith("round") and all(s >= 1 and s.is_integer() for s in scales)
+    )
+
+
+def _rounds_nothing(scales: list[float]) -> bool:
+    return all(s >= 1 or math.frexp(s)[0] == 0.5 for s in scales)
+
+
+def _known_scales(node: ir.Node, x: ir.Value) -> list[float]:
+    scales, sizes = reading.constant(reading.input_at(node, 2)), reading.input_at(node, 3)
+    if scales is not None and scales.size:
+        return [float(s) for s in scales]
+    if sizes is None:
+        raise Refusal("its scales are computed at run time")
+    wanted, have = reading.constant_ints(sizes, "the list of sizes"), reading.static_dims(x)
+    if have is None or not all(have):
+        raise Refusal("the sizes of its input are not known")
+    found = [float(np.float32(w / h)) for w, h in zip(wanted, have, strict=True)]
+    if any(math.floor(h * s) != w for h, s, w in zip(have, found, wanted, strict=True)):
+        raise Refusal("its sizes are no scales")
+    return found
+
+
+def as_upsample(node: ir.Node, b: Builder) -> list[ir.Value]:
+    x, scales = reading.required(node, 0), reading.required(node, 1)
+    known = reading.constant(scales)
+    if known is None or known.min(initial=1) < 1:
+        raise Refusal("scales not known to be 1 or more came in opset 10")
+    return [b.op("Upsample", x, scales, mode=reading.text(node, "mode", "nearest"))]
+
+
+def scales_to_attribute(node: ir.Node, b: Builder) -> list[ir.Value]:
+    known = reading.constant(reading.required(node, 1))
+    if known is None:
+        raise Refusal("its scales are computed at run time")
+    mode = reading.text(node, "mode", "nearest")
+    return [b.op("Upsample", reading.required(node, 0), mode=mode, scales=[float(s) for s in known])]
+
+
+def scales_to_input(node: ir.Node, b: Builder) -> list[ir.Value]:
+    scales = b.constant(reading.attribute(node, "scales"), np.float32)
+    return [b.op("Upsample", reading.required(node, 0), scales, mode=reading.text(node, "mode", "nearest"))]
+
+
+def upsample_as_resize(node: ir.Node, b: Builder) -> list[ir.Value]:
+    y = b.op("Resize", *node.inputs, mode=reading.text(node, "mode", "nearest"))
+    b.nodes[-1].meta[_ENLARGES] = True
+    return [y]
+
+
+def say_how_to_sample(node: ir.Node, b: Builder) -> list[ir.Value]:
+    x, scales = reading.required(node, 0), reading.required(node, 1)
+    mode, known = reading.text(node, "mode", "nearest"), reading.constant(scales)
+    whole = known is not None and _rounds_nothing([float(s) for s in known])
+    if mode == "nearest" and not whole and not node.meta.get(_ENLARGES):
+        raise Refusal("rounding when shrinking was settled in opset 11")
+    rounding = "floor" if mode == "nearest" else None
+    given = {"coordinate_transformation_mode": "asymmetric", "mode": mode, "nearest_mode": rounding}
+    return [b.op("Resize", x, b.constant([], np.float32), scales, **given)]
+
+
+def no_dropped_mode(node: ir.Node, b: Builder) -> list[ir.Value] | None:
+    """\"tf_half_pixel_for_nn\" went in 13; empty scales are left out since, as only one of scales and sizes may be there."""
+    if reading.text(node, "coordinate_transformation_mode", "half_pixel") == "tf_half_pixel_for_nn":
+        raise Refusal("tf_half_pixel_for_nn went in opset 13")
+    sizes = reading.input_at(node, 3)
+    if sizes is None:
+        return None
+    return [b.op("Resize", reading.required(node, 0), reading.input_at(node, 1), None, sizes, **_kept(node))]
+
+
+DOWN: Rules = {
+    ("Resize", 19): not_symmetric,
+    ("Resize", 18): all_axes,
+    ("Resize", 13): nothing_left_out,
+    ("Resize", 11): one_way_to_sample,
+    ("Resize", 10): as_upsample,
+    ("Upsample", 9): scales_to_attribute,
+}
+UP: Rules = {
+    ("Upsample", 9): scales_to_input,
+    ("Upsample", 10): upsample_as_resize,
+    ("Resize", 11): say_how_to_sample,
+    ("Resize", 13): no_dropped_mode,
+}

@@ -1,0 +1,99 @@
+"""All rules, by operator and border. A new file of rules is added to `_FILES`, nothing else."""
+
+from __future__ import annotations
+
+from types import MappingProxyType, ModuleType
+
+from torchport.graph.opset_rules import (
+    attention,
+    axis,
+    batch_normalization,
+    cast,
+    clip,
+    compare,
+    constant,
+    constant_of_shape,
+    control_flow,
+    convolution,
+    cumsum,
+    depth_to_space,
+    dropout,
+    extremes,
+    gather,
+    gemm,
+    mod,
+    normalization,
+    pad,
+    pooling,
+    power,
+    quantize,
+    ranges,
+    recurrent,
+    reduce,
+    reshape,
+    resize,
+    sampling,
+    shape,
+    slicing,
+    softmax,
+    special_values,
+    split,
+    squeeze,
+    topk,
+    trilu,
+)
+from torchport.graph.opset_rules.builder import Rule, Rules
+
+_FILES: tuple[ModuleType, ...] = (
+    attention,
+    axis,
+    batch_normalization,
+    cast,
+    clip,
+    compare,
+    constant,
+    constant_of_shape,
+    control_flow,
+    convolution,
+    cumsum,
+    depth_to_space,
+    dropout,
+    extremes,
+    gather,
+    gemm,
+    mod,
+    normalization,
+    pad,
+    pooling,
+    power,
+    quantize,
+    ranges,
+    recurrent,
+    reduce,
+    reshape,
+    resize,
+    sampling,
+    shape,
+    slicing,
+    softmax,
+    special_values,
+    split,
+    squeeze,
+    topk,
+    trilu,
+)
+
+
+def _joined(side: str) -> MappingProxyType[tuple[str, int], Rule]:
+    joined: Rules = {}
+    for file in _FILES:
+        rules: Rules = getattr(file, side)
+        twice = joined.keys() & rules.keys()
+        if twice:
+            raise RuntimeError(f"two rules for {sorted(twice)}")
+        joined.update(rules)
+    return MappingProxyType(joined)
+
+
+DOWN = _joined("DOWN")
+UP = _joined("UP")

@@ -1,0 +1,239 @@
+"""Frozen records that cross rooms. Nothing here knows torch or ONNX."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+Verdict = Literal["pass", "fail", "outside", "ill-conditioned", "error"]
+Outcome = Literal["passed", "failed"]
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorInfo:
+    """One input or output of a model: its name, dtype, and shape (a name where dynamic, None where unknown)."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | str | None, ...] | None
+
+    def __str__(self) -> str:
+        shape = "?" if self.shape is None else ",".join("?" if d is None else str(d) for d in self.shape)
+        return f"{self.name}: {self.dtype}[{shape}]"
+
+
+@dataclasses.dataclass(frozen=True)
+class Dim:
+    """A dynamic dimension. The same name means the same size everywhere.
+
+    A dimension may hang on another: torch's ``2 * Dim("half") + 1`` has the root ``half``, scale 2 and offset 1.
+
+    Attributes:
+        name: the name it keeps in the saved model.
+        min: smallest size the root may take.
+        max: largest size the root may take, None for no bound.
+        root: the dimension it hangs on; itself by default.
+    """
+
+    name: str
+    min: int = 1
+    max: int | None = None
+    root: str = ""
+    scale: int = 1
+    offset: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.root:
+            object.__setattr__(self, "root", self.name)
+
+    def size(self, root_size: int) -> int:
+        return self.scale * root_size + self.offset
+
+    def root_size(self, size: int) -> int | None:
+        """The root's size when this dimension has `size`; None when no root size gives it."""
+        quotient, rest = divmod(size - self.offset, self.scale)
+        return None if rest else quotient
+
+    def allows(self, root_size: int) -> bool:
+        return self.min <= root_size and (self.max is None or root_size <= self.max)
+
+
+@dataclasses.dataclass(frozen=True)
+class Origin:
+    """Where an ONNX node comes from."""
+
+    module: str = ""
+    source: str = ""
+    operator: str = ""
+
+    def __str__(self) -> str:
+        parts = [self.source, f"module '{self.module}'" if self.module else "", self.operator]
+        return ", ".join(p for p in parts if p) or "unknown"
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """Something the user should know that is no failure."""
+
+    message: str
+    where: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.where})" if self.where else self.message
+
+
+@dataclasses.dataclass(frozen=True)
+class Attempt:
+    """One try of one route."""
+
+    route: str
+    outcome: Outcome
+    reason: str
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"{self.route}: {self.outcome} in {self.seconds:.1f} s" + (f", {self.reason}" if self.reason else "")
+
+
+@dataclasses.dataclass(frozen=True)
+class OutputCheck:
+    """How far one output was off in one case. `problem` is empty when it agreed."""
+
+    name: str
+    max_abs: float
+    max_rel: float
+    cosine: float
+    sqnr: float
+    problem: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return not self.problem
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One question put to both models, and how the answers compare."""
+
+    label: str
+    shapes: Mapping[str, tuple[int, ...]]
+    sizes: Mapping[str, int]
+    checks: tuple[OutputCheck, ...]
+    verdict: Verdict
+    note: str = ""
+
+    @property
+    def max_abs(self) -> float:
+        return max((c.max_abs for c in self.checks), default=float("nan"))
+
+    @property
+    def max_rel(self) -> float:
+        return max((c.max_rel for c in self.checks), default=float("nan"))
+
+    @property
+    def cosine(self) -> float:
+        return min((c.cosine for c in self.checks), default=float("nan"))
+
+    @property
+    def sqnr(self) -> float:
+        return min((c.sqnr for c in self.checks), default=float("nan"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Proof:
+    """The numeric evidence that an ONNX model gives the PyTorch model's answers."""
+
+    cases: tuple[Case, ...]
+    findings: tuple[Finding, ...] = ()
+    engine: str = "onnxruntime"
+
+    @property
+    def passed(self) -> bool:
+        """At least one case agreed, and none disagreed."""
+        return self.count("pass") > 0 and not self.failures
+
+    @property
+    def failures(self) -> tuple[Case, ...]:
+        return tuple(c for c in self.cases if c.verdict in ("fail", "error"))
+
+    def count(self, verdict: Verdict) -> int:
+        return sum(c.verdict == verdict for c in self.cases)
+
+    def summary(self) -> dict[str, Any]:
+        """What goes into the saved model's metadata: small, and the same each time."""
+        agreed = [c for c in self.cases if c.verdict == "pass"]
+        return {
+            "passed": self.passed,
+            "engine": self.engine,
+            "cases": {v: self.count(v) for v in ("pass", "fail", "error", "outside", "ill-conditioned")},
+            "max_abs": max((c.max_abs for c in agreed), default=None),
+            "max_rel": max((c.max_rel for c in agreed), default=None),
+            "min_cosine": min((c.cosine for c in agreed), default=None),
+            "min_sqnr_db": min((c.sqnr for c in agreed if c.sqnr != float("inf")), default=None),
+            "sizes": _sizes_seen(agreed),
+            "findings": [str(f) for f in self.findings],
+        }
+
+    def __str__(self) -> str:
+        rows: list[tuple[str, ...]] = [("case", "sizes", "max abs", "max rel", "SQNR", "verdict")]
+        rows += [_row(case) for case in self.cases]
+        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+        lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+        lines.insert(1, "  ".join("─" * w for w in widths))
+        notes = [f"{c.label}: {c.note}" for c in self.cases if c.note]
+        if len(notes) > _MOST_NOTES:
+            notes = [*notes[:_MOST_NOTES], f"and {len(notes) - _MOST_NOTES} more like these"]
+        notes += [str(f) for f in self.findings]
+        return "\n".join([*lines, *(f"· {note}" for note in notes), self.verdict_line()])
+
+    def verdict_line(self) -> str:
+        if self.passed:
+            return f"proven: {self.count('pass')} of {len(self.cases)} cases agree with PyTorch, none differ"
+        if not self.failures:
+            return f"not proven: none of the {len(self.cases)} cases could be counted"
+        return f"NOT proven: {len(self.failures)} of {len(self.cases)} cases differ from PyTorch"
+
+
+_MOST_NOTES = 3
+
+
+def _row(case: Case) -> tuple[str, ...]:
+    sizes = " ".join(f"{k}={v}" for k, v in case.sizes.items()) or "as example"
+    sizes = sizes if len(sizes) <= 26 else sizes[:25] + "…"
+    if not case.checks:
+        return (case.label, sizes, "-", "-", "-", case.verdict)
+    sqnr = "exact" if case.sqnr == float("inf") else f"{case.sqnr:.0f} dB"
+    return (case.label, sizes, f"{case.max_abs:.1e}", f"{case.max_rel:.1e}", sqnr, case.verdict)
+
+
+def _sizes_seen(cases: list[Case]) -> dict[str, list[int]]:
+    seen: dict[str, set[int]] = {}
+    for case in cases:
+        for name, size in case.sizes.items():
+            seen.setdefault(name, set()).add(size)
+    return {name: sorted(sizes) for name, sizes in seen.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class Exported:
+    """What `torchport.export` gives back."""
+
+    model: ir.Model
+    route: str
+    attempts: tuple[Attempt, ...]
+    proof: Proof
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    findings: tuple[Finding, ...] = ()
+    path: str | None = None
+    opset: int = 0
+    proven: bool = True
+
+    def __str__(self) -> str:
+        head = f"exported by route '{self.route}', opset {self.opset}" + (f" → {self.path}" if self.path else "")
+        body = [f"  in   {i}" for i in self.inputs] + [f"  out  {o}" for o in self.outputs]
+        return "\n".join([head, *body, str(self.proof), *(f"· {f}" for f in self.findings)])

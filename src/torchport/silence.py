@@ -1,0 +1,47 @@
+"""Keep other libraries' noise from the user; what matters in it is returned, to be turned into findings."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def silence(*, verbose: bool = False) -> Iterator[list[warnings.WarningMessage]]:
+    """Collect warnings instead of showing them; drop prints and log lines.
+
+    Args:
+        verbose: let prints and log lines through (warnings are still collected).
+    """
+    before = logging.root.manager.disable
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        if verbose:
+            yield caught
+            return
+        logging.disable(logging.CRITICAL)
+        try:
+            with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+                yield caught
+        finally:
+            logging.disable(before)
+
+
+@contextlib.contextmanager
+def silence_native() -> Iterator[None]:
+    """Drop what C++ code prints: Python's redirection does not reach it, the file descriptors do."""
+    saved = [os.dup(1), os.dup(2)]
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 1)
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        for descriptor, copy in zip((1, 2), saved, strict=True):
+            os.dup2(copy, descriptor)
+            os.close(copy)
+        os.close(nowhere)

@@ -1,0 +1,69 @@
+"""Dtype names, and the one place where torch tensors and numpy arrays turn into each other.
+
+A dtype is written as torch and numpy write it: ``float32``, ``bfloat16``, ``int64``, ``bool``. numpy has no
+bfloat16 or float8 of its own; `ml_dtypes` lends them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import torch
+
+FLOATS = ("float32", "float16", "bfloat16", "float64")
+INTEGERS = ("int64", "int32", "int16", "int8", "uint8", "uint16", "uint32", "uint64")
+COMPLEX = ("complex64", "complex128")
+DTYPES = (*FLOATS, *INTEGERS, "bool", *COMPLEX)
+
+_LENT = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """The numpy dtype of that name, `ml_dtypes`' where numpy has none."""
+    if name in _LENT:
+        import ml_dtypes
+
+        return np.dtype(getattr(ml_dtypes, name))
+    return np.dtype(name)
+
+
+def is_torch(value: object) -> bool:
+    """Whether `value` is a torch tensor, without importing torch for values that are not."""
+    return type(value).__module__.startswith("torch") or _has_torch_base(value)
+
+
+def _has_torch_base(value: object) -> bool:
+    return any(base.__module__ == "torch" and base.__name__ == "Tensor" for base in type(value).__mro__)
+
+
+def to_numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    """A numpy array of the tensor's values, sharing memory where it can."""
+    import torch
+
+    tensor = tensor.detach().resolve_conj().resolve_neg().cpu()
+    name = dtype_name(tensor.dtype)
+    if name in _LENT:
+        bits = torch.int16 if name == "bfloat16" else torch.uint8
+        return tensor.contiguous().view(bits).numpy().view(numpy_dtype(name))
+    return tensor.numpy()
+
+
+def to_torch(array: np.ndarray[Any, Any]) -> torch.Tensor:
+    """A torch tensor of the array's values; the array is copied where torch may not write to it."""
+    import torch
+
+    name = array.dtype.name
+    if not array.flags.writeable or not array.flags.c_contiguous:
+        array = np.array(array, order="C")
+    if name in _LENT:
+        bits = np.int16 if name == "bfloat16" else np.uint8
+        return torch.from_numpy(array.view(bits)).view(getattr(torch, name))
+    return torch.from_numpy(array)
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """``torch.float32`` is ``float32`` here."""
+    return str(dtype).removeprefix("torch.")

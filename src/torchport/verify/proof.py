@@ -1,0 +1,264 @@
+"""Put the same questions to PyTorch and to the ONNX model, and record how the answers compare.
+
+This room knows nothing of how the ONNX model came to be: it is given two functions and the example inputs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from torchport.errors import EngineError, RandomModelError
+from torchport.records import Case, Finding, OutputCheck, Proof, Verdict
+from torchport.verify import sampling
+from torchport.verify.metrics import check_output
+from torchport.verify.sampling import ProofInput, Question
+from torchport.verify.tolerances import tolerance
+
+Array = np.ndarray[Any, Any]
+Ask = Callable[[Sequence[Array]], list[Array]]
+Candidate = Callable[[Mapping[str, Array]], Mapping[str, Array]]
+
+_KEEP_BYTES = 32 << 20  # answers up to this size are kept for the next attempt
+
+
+@dataclasses.dataclass(frozen=True)
+class Refusal:
+    """What the PyTorch model said to a question outside its domain."""
+
+    message: str
+
+
+@dataclasses.dataclass(frozen=True)
+class DimensionReport:
+    """What the questions showed about one dynamic dimension."""
+
+    name: str
+    accepted: tuple[int, ...]
+    refused: tuple[int, ...]
+    message: str = ""
+
+    @property
+    def refused_sizes(self) -> str:
+        shown = ", ".join(map(str, self.refused[:4]))
+        return shown + (", …" if len(self.refused) > 4 else "")
+
+
+class Examiner:
+    """Holds the questions and PyTorch's answers; `examine` puts them to one ONNX model after the other.
+
+    Args:
+        reference: the PyTorch model, arrays in and out by position. May raise on what it does not accept.
+        inputs: example inputs with the axes that may vary.
+        output_names: names of the outputs in the reference's order.
+        first: the reference's answer to the example.
+        precision: the coarsest float dtype the model computes in.
+        examples: further sets of input arrays to try as they are.
+        engine: name of the engine that runs the candidates.
+    """
+
+    def __init__(
+        self,
+        reference: Ask,
+        inputs: Sequence[ProofInput],
+        output_names: Sequence[str],
+        *,
+        first: Sequence[Array],
+        precision: str | None = None,
+        examples: Sequence[Sequence[Array]] = (),
+        engine: str = "onnxruntime",
+    ) -> None:
+        self._reference = reference
+        self._inputs = tuple(inputs)
+        self._output_names = tuple(output_names)
+        self._precision = precision
+        self._examples = tuple(examples)
+        self._engine = engine
+        self._answers: dict[str, list[Array] | Refusal] = {}
+        self._planned: list[Question] | None = None
+        self.dimensions: list[DimensionReport] = []
+        self.observed: list[tuple[dict[str, int], list[tuple[int, ...]]]] = []
+        self._first = Question("example", "example", 0, sampling.example_sizes(self._inputs))
+        self._remember(self._first, list(first))
+
+    def check_repeatable(self) -> None:
+        """Raise RandomModelError if the model answers the example otherwise than the first time."""
+        first = self._answer(self._first)
+        again = self._ask([i.example for i in self._inputs])
+        if isinstance(first, Refusal) or isinstance(again, Refusal) or len(first) != len(again):
+            raise RandomModelError("the model answers the example once, and not again", where=repr(again)[:200])
+        checks = self._compare(first, again)
+        wrong = [c for c in checks if not c.ok]
+        if wrong:
+            raise RandomModelError(
+                "the model answers differently each time it is asked the same",
+                where=f"{wrong[0].name}: {wrong[0].problem}",
+                next_step="export it in eval mode, or take random numbers as an input instead of drawing them inside",
+            )
+
+    def plan(self) -> list[DimensionReport]:
+        """Find which sizes PyTorch accepts, before anything is captured."""
+        self._questions()
+        return self.dimensions
+
+    def examine(self, candidate: Candidate, *, branch_rounds: int = 0) -> Proof:
+        """Put every question to `candidate`.
+
+        Args:
+            candidate: the ONNX model, arrays in and out by name.
+            branch_rounds: how many further random values to try on a model whose capture may have frozen a branch.
+        """
+        questions = list(self._questions())
+        if branch_rounds:
+            questions += sampling.branch_questions(sampling.example_sizes(self._inputs), branch_rounds)
+        cases = [self._case(q, self._arrays(q), candidate) for q in questions]
+        for number, arrays in enumerate(self._examples, start=2):
+            cases.append(self._case(Question(f"example {number}", "example", 0, {}), list(arrays), candidate))
+        return Proof(tuple(cases), tuple(self._findings()), self._engine)
+
+    def _findings(self) -> list[Finding]:
+        return [
+            Finding(f"PyTorch itself refuses {d.name} = {d.refused_sizes}: {d.message}")
+            for d in self.dimensions
+            if d.refused
+        ]
+
+    # --- the plan -------------------------------------------------------------------------------------------------
+
+    def _questions(self) -> list[Question]:
+        """The plan is made once: which sizes PyTorch accepts does not depend on the candidate."""
+        if self._planned is None:
+            sizes = sampling.example_sizes(self._inputs)
+            plan = [self._first, *sampling.value_questions(self._inputs, sizes)]
+            self._planned = plan + self._size_questions(sizes)
+        return self._planned
+
+    def _size_questions(self, sizes: dict[str, int]) -> list[Question]:
+        found: dict[str, dict[str, int]] = {}
+        questions: list[Question] = []
+        for name, dim in sampling.roots(self._inputs).items():
+            found[name] = self._accepted_sizes(
+                name, sampling.size_candidates(dim, sizes[name], list(sizes.values())), sizes
+            )
+            questions += [
+                self._at(sizes, {name: size}, f"{name} {role}", seed)
+                for seed, (role, size) in enumerate(found[name].items(), start=1)
+            ]
+        # A dimension that PyTorch only lets go to 1 was broadcast, not moved.
+        joint = self._joint_questions(sizes, [n for n, f in found.items() if not f.keys() & {"neighbor", "prime"}])
+        pairs = [
+            self._at(sizes, both, "pair " + "×".join(both), 3)
+            for both in sampling.pair_sizes({n: f for n, f in found.items() if f})
+        ]
+        return questions + joint + pairs
+
+    def _accepted_sizes(self, name: str, candidates: dict[str, list[int]], sizes: dict[str, int]) -> dict[str, int]:
+        """For each role the first size PyTorch accepts."""
+        accepted: dict[str, int] = {}
+        refused: dict[int, str] = {}
+        for role, options in candidates.items():
+            for size in options:
+                if size in refused or size in accepted.values():
+                    continue
+                answer = self._answer(self._at(sizes, {name: size}, f"{name} {role}", len(accepted) + 1))
+                if not isinstance(answer, Refusal):
+                    accepted[role] = size
+                    break
+                refused[size] = answer.message
+                if len(refused) >= 12:
+                    break
+        message = next(iter(refused.values()), "")
+        self.dimensions.append(DimensionReport(name, tuple(accepted.values()), tuple(refused), message))
+        return accepted
+
+    def _joint_questions(self, sizes: dict[str, int], stuck: list[str]) -> list[Question]:
+        """Dimensions that cannot move alone may move together: x's batch and h's batch under two names."""
+        questions: list[Question] = []
+        for change in (1, 3, 4, 8, 32):
+            moved = {n: sizes[n] + change for n in stuck}
+            question = self._at(sizes, moved, f"together +{change}", 1)
+            if len(stuck) > 1 and len(questions) < 2 and not isinstance(self._answer(question), Refusal):
+                questions.append(question)
+        for n in stuck if questions else ():
+            index = next(i for i, d in enumerate(self.dimensions) if d.name == n)
+            accepted = (*self.dimensions[index].accepted, *(q.sizes[n] for q in questions))
+            self.dimensions[index] = dataclasses.replace(self.dimensions[index], accepted=accepted)
+        return questions
+
+    @staticmethod
+    def _at(sizes: Mapping[str, int], moved: Mapping[str, int], label: str, seed: int) -> Question:
+        return Question(label, "random", seed, {**sizes, **moved})
+
+    # --- one case -------------------------------------------------------------------------------------------------
+
+    def _arrays(self, question: Question) -> list[Array]:
+        return [sampling.sample(i, question) for i in self._inputs]
+
+    def _answer(self, question: Question) -> list[Array] | Refusal:
+        key = repr(question)
+        if key not in self._answers:
+            return self._remember(question, self._ask(self._arrays(question)))
+        return self._answers[key]
+
+    def _remember(self, question: Question, answer: list[Array] | Refusal) -> list[Array] | Refusal:
+        """Keep an answer for the next candidate, unless it is so large that asking again is better."""
+        if not isinstance(answer, Refusal):
+            self.observed.append((dict(question.sizes), [a.shape for a in answer]))
+        if isinstance(answer, Refusal) or sum(a.nbytes for a in answer) <= _KEEP_BYTES:
+            self._answers[repr(question)] = answer
+        return answer
+
+    def _ask(self, arrays: Sequence[Array]) -> list[Array] | Refusal:
+        try:
+            return self._reference(arrays)
+        except Exception as error:  # noqa: BLE001 - whatever the model raises, it is its way to refuse
+            return Refusal(
+                f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
+            )
+
+    def _case(self, question: Question, arrays: list[Array], candidate: Candidate) -> Case:
+        shapes = {i.name: tuple(a.shape) for i, a in zip(self._inputs, arrays, strict=True)}
+
+        def case(verdict: Verdict, checks: Sequence[OutputCheck] = (), note: str = "") -> Case:
+            return Case(question.label, shapes, dict(question.sizes), tuple(checks), verdict, note)
+
+        answer = (
+            self._answer(question) if question.values != "example" or question.label == "example" else self._ask(arrays)
+        )
+        if isinstance(answer, Refusal):
+            return case("outside", note=f"PyTorch refuses: {answer.message}")
+        try:
+            given = candidate({i.name: a for i, a in zip(self._inputs, arrays, strict=True)})
+        except EngineError as error:
+            return case("error", note=error.what + (f" ({error.where})" if error.where else ""))
+        missing = [n for n in self._output_names if n not in given]
+        if missing or len(given) != len(self._output_names):
+            return case("fail", note=f"outputs are {list(given)}, PyTorch gives {list(self._output_names)}")
+        checks = self._compare(answer, [given[n] for n in self._output_names])
+        wrong = [c for c in checks if not c.ok]
+        if not wrong:
+            return case("pass", checks)
+        if self._ill_conditioned(arrays, answer, checks):
+            return case("ill-conditioned", checks, "PyTorch's own answer moves as much when the input moves by 1e-6")
+        return case("fail", checks, f"{wrong[0].name}: {wrong[0].problem}")
+
+    def _compare(self, reference: Sequence[Array], candidate: Sequence[Array]) -> list[OutputCheck]:
+        names = self._output_names or [str(i) for i in range(len(reference))]
+        return [
+            check_output(n, r, c, tolerance(r.dtype.name, self._precision))
+            for n, r, c in zip(names, reference, candidate, strict=True)
+        ]
+
+    def _ill_conditioned(self, arrays: list[Array], answer: list[Array], checks: Sequence[OutputCheck]) -> bool:
+        """Whether every output that is off is off by no more than PyTorch itself moves under a nudge."""
+        moved = self._ask([sampling.nudged(a) for a in arrays])
+        if isinstance(moved, Refusal) or len(moved) != len(answer):
+            return False
+        by_nudge = self._compare(answer, moved)
+        return all(
+            own.ok or (not nudge.ok and nudge.max_abs >= own.max_abs)
+            for own, nudge in zip(checks, by_nudge, strict=True)
+        )

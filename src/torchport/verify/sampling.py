@@ -1,0 +1,189 @@
+"""Which questions to put to both models: sizes never seen, values beyond the example's."""
+
+from __future__ import annotations
+
+import dataclasses
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
+from typing import Any, Literal
+
+import numpy as np
+
+from torchport.records import Dim
+
+Array = np.ndarray[Any, Any]
+Values = Literal["example", "flipped", "zeros", "ones", "larger", "huge", "tiny", "random"]
+
+_FEW = 4  # an example with at most so many different values is a mask or a flag, not a measurement
+_SCALES = {"larger": 10.0, "huge": 1e4, "tiny": 1e-4}
+_MOST_PAIRS = 10
+
+
+@dataclasses.dataclass(frozen=True)
+class ProofInput:
+    """One input of the model in question: the example array, and the axes that may vary."""
+
+    name: str
+    example: Array
+    dims: Mapping[int, Dim] = dataclasses.field(default_factory=dict)
+
+    def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        """The input's shape when the roots have `sizes`; others stay as in the example."""
+        shape = list(self.example.shape)
+        for axis, dim in self.dims.items():
+            if dim.root in sizes:
+                shape[axis] = dim.size(sizes[dim.root])
+        return tuple(shape)
+
+
+@dataclasses.dataclass(frozen=True)
+class Question:
+    """One case to try: which sizes, which values."""
+
+    label: str
+    values: Values
+    seed: int
+    sizes: Mapping[str, int]
+
+
+def roots(inputs: Sequence[ProofInput]) -> dict[str, Dim]:
+    """Each independent dimension by name, with the tightest of the bounds given for it."""
+    found: dict[str, Dim] = {}
+    for dim in (d for i in inputs for d in i.dims.values()):
+        known = found.get(dim.root, Dim(dim.root, min=dim.min, max=dim.max))
+        tops = [m for m in (known.max, dim.max) if m is not None]
+        found[dim.root] = Dim(dim.root, min=max(known.min, dim.min), max=min(tops) if tops else None)
+    return found
+
+
+def example_sizes(inputs: Sequence[ProofInput]) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    for i in inputs:
+        for axis, dim in i.dims.items():
+            root = dim.root_size(i.example.shape[axis])
+            if root is not None:
+                sizes.setdefault(dim.root, root)
+    return sizes
+
+
+def value_questions(inputs: Sequence[ProofInput], sizes: Mapping[str, int]) -> list[Question]:
+    """Other values at the example's sizes."""
+    has_floats = any(i.example.dtype.kind not in "biu" for i in inputs)
+    kinds: list[tuple[str, Values, int]] = [("random", "random", 1)]
+    if has_floats:
+        kinds += [("sign flipped", "flipped", 0), ("zeros", "zeros", 0), ("larger", "larger", 2)]
+    else:
+        kinds += [("random again", "random", 2)]
+    return [Question(label, values, seed, dict(sizes)) for label, values, seed in kinds]
+
+
+def branch_questions(sizes: Mapping[str, int], rounds: int) -> list[Question]:
+    """More values, to send a branch that the capture may have frozen the other way."""
+    kinds: list[Values] = ["huge", "tiny", "ones"]
+    found = [Question(f"branch {kind}", kind, 10, dict(sizes)) for kind in kinds]
+    return found + [Question(f"branch random {n + 1}", "random", 20 + n, dict(sizes)) for n in range(rounds)]
+
+
+def size_candidates(dim: Dim, size: int, avoid: Sequence[int]) -> dict[str, list[int]]:
+    """For one dimension, the sizes to try by role, best first; later ones are tried when PyTorch refuses earlier.
+
+    The neighbor may be far: a network that halves its input five times takes multiples of 32 only.
+    """
+    steps = [size + s for k in range(8) for s in (1 << k, -(1 << k))]
+    multiples = [size * 2, size // 2, size * 3]
+    roles = {
+        "smallest": [1, 2] if size > 1 else [],
+        "neighbor": [*steps, *multiples],
+        "prime": [*_primes_for(size, avoid), *(size + 2 * s for s in (1, 2, 4, 8, 16, 32, 64)), *multiples],
+    }
+    return {
+        role: [s for s in dict.fromkeys(sizes) if s != size and s >= 1 and dim.allows(s)]
+        for role, sizes in roles.items()
+    }
+
+
+def _primes_for(size: int, avoid: Sequence[int]) -> list[int]:
+    """Primes near `size` but cheap: a little above a small size, well below a large one."""
+    low, high = (5, 24) if size <= 16 else (max(3, size // 2), size)
+    taken = {size, size + 1, *avoid}
+    return [p for p in range(low, high) if p not in taken and all(p % d for d in range(2, int(p**0.5) + 1))][:3]
+
+
+def pair_sizes(found: Mapping[str, Mapping[str, int]]) -> Iterator[dict[str, int]]:
+    """Two dimensions away from the example at once: one at its neighbor, the other at its prime.
+
+    Args:
+        found: for each dimension the sizes PyTorch accepted, by role.
+    """
+    for left, right in list(combinations(found, 2))[:_MOST_PAIRS]:
+        a = found[left].get("neighbor") or found[left].get("prime")
+        b = found[right].get("prime") or found[right].get("neighbor")
+        if a is not None and b is not None:
+            yield {left: a, right: b}
+
+
+def sample(given: ProofInput, question: Question) -> Array:
+    """The input's array for a question. Deterministic: the same question gives the same array."""
+    shape = given.shape(question.sizes)
+    example = given.example
+    if question.values == "example" and shape == example.shape:
+        return example
+    # Each input its own stream, the same in every process.
+    rng = np.random.default_rng([question.seed, zlib.crc32(given.name.encode())])
+    if example.dtype.kind in "biu":
+        return _sample_integers(example, shape, rng)
+    return _sample_floats(example, shape, rng, question.values)
+
+
+def _sample_integers(example: Array, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+    if example.size == 0:
+        return np.zeros(shape, example.dtype)
+    if example.dtype.kind == "b":
+        return rng.integers(0, 2, shape).astype(bool)
+    return rng.integers(example.min(), example.max(), shape, dtype=example.dtype, endpoint=True)
+
+
+def _sample_floats(example: Array, shape: tuple[int, ...], rng: np.random.Generator, values: Values) -> Array:
+    if values == "flipped" and shape == example.shape:
+        return np.negative(example)
+    if values in ("zeros", "ones"):
+        return np.full(shape, 0 if values == "zeros" else 1, example.dtype)
+    numbers = _like(example, shape, rng)
+    if values in _SCALES:
+        with np.errstate(over="ignore"):
+            numbers = numbers * _SCALES[values]
+    elif values == "flipped":
+        numbers = -numbers
+    with np.errstate(over="ignore"):
+        return numbers.astype(example.dtype)
+
+
+def _like(example: Array, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+    """Numbers of the example's kind: drawn from its few values, or from a normal of its mean and spread."""
+    if example.dtype.kind == "c":
+        return rng.standard_normal(shape) + 1j * rng.standard_normal(shape)
+    wide = example.astype(np.float64).reshape(-1)[: 1 << 20]
+    different = np.unique(wide)
+    if 1 < different.size <= _FEW < example.size:
+        return rng.choice(different, shape)
+    finite = wide[np.isfinite(wide)]
+    mean, spread = (float(finite.mean()), float(finite.std())) if finite.size > 1 else (0.0, 1.0)
+    return rng.normal(mean, spread or 1.0, shape)
+
+
+def nudged(array: Array) -> Array:
+    """The same numbers, each moved up or down by one part in a million (of the largest, where a number is zero).
+
+    Up or down by chance, because moving all the same way would not part the ties of an argmax. Where the dtype is
+    coarser than that, by its own last bit.
+    """
+    if array.dtype.kind in "biu":
+        return array
+    step = {"bfloat16": 2.0**-7, "float16": 2.0**-10}.get(array.dtype.name, 1e-6)
+    wide = array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
+    signs = np.random.default_rng(0).choice([-1.0, 1.0], wide.shape)
+    size = np.abs(wide)
+    largest = float(size.max(initial=0.0, where=np.isfinite(size))) or 1.0
+    with np.errstate(over="ignore", invalid="ignore"):
+        return (wide + step * signs * np.where(size == 0, largest, wide)).astype(array.dtype)

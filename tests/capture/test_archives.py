@@ -1,0 +1,251 @@
+"""`.pt` files: what they hold is told from their bytes, and nothing in them runs unless vouched for."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import sys
+import warnings
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+from hostile import Payload, repacked
+
+from torchport.capture.archives import check_zip, kind_of, only_weights, quiet
+from torchport.capture.sources import load_source
+from torchport.errors import SourceError, UntrustedError
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+
+
+class Net(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.Sequential(torch.nn.Sequential(torch.nn.Linear(3, 2)), torch.nn.ReLU())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x)
+
+
+@pytest.fixture(scope="module")
+def scripted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("script") / "net.pt"
+    torch.jit.save(torch.jit.script(Net().eval()), path)
+    return path
+
+
+def test_torchscript_is_opened_whatever_the_file_is_called(scripted: Path, tmp_path: Path) -> None:
+    for name in ("a.pt", "a.pth", "a.ts", "a.pt2"):
+        (tmp_path / name).write_bytes(scripted.read_bytes())
+        source = load_source(str(tmp_path / name))
+        assert isinstance(source.model, torch.jit.ScriptModule)
+        assert source.label == name
+        assert source.model(torch.ones(1, 3)).shape == (1, 2)
+
+
+def test_opening_torchscript_says_nothing(scripted: Path, recwarn: pytest.WarningsRecorder) -> None:
+    warnings.simplefilter("always")
+    load_source(str(scripted))
+    assert not recwarn.list
+
+
+def test_torchscript_cut_short_is_refused(scripted: Path, tmp_path: Path) -> None:
+    whole = scripted.read_bytes()
+    for length in range(0, len(whole), len(whole) // 30):
+        (tmp_path / "cut.pt").write_bytes(whole[:length])
+        with pytest.raises(SourceError):
+            load_source(f"{tmp_path}/cut.pt")
+
+
+def test_torchscript_with_nonsense_inside_is_refused(scripted: Path, tmp_path: Path) -> None:
+    for members in ({"data.pkl": b"nonsense"}, {"constants.pkl": b""}, {"code/__torch__.py": b"\xff\xfe"}):
+        with pytest.raises(SourceError):
+            load_source(str(repacked(scripted, tmp_path / "bad.pt", members)))
+
+
+class Writes(torch.nn.Module):
+    """TorchScript whose state is restored by writing a file: it would run while the file is being opened."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.path = path
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    @torch.jit.export
+    def __getstate__(self) -> tuple[str, bool]:
+        return self.path, self.training
+
+    @torch.jit.export
+    def __setstate__(self, state: tuple[str, bool]) -> None:
+        self.path = state[0]
+        self.training = state[1]
+        torch.save(torch.ones(1), state[0])
+
+
+def test_torchscript_that_writes_files_wants_trust(tmp_path: Path) -> None:
+    marker = tmp_path / "marker"
+    torch.jit.save(torch.jit.script(Writes(str(marker))), tmp_path / "w.pt")
+    with pytest.raises(UntrustedError, match="read or write files"):
+        load_source(f"{tmp_path}/w.pt")
+    assert not marker.exists()
+    load_source(f"{tmp_path}/w.pt", trust=True)
+    assert marker.exists(), "the payload would have worked"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "ops.aten.save(x, 'f')",
+        "torch . from_file('f')",
+        "getattr(torch, 'sa' 've')(x, 'f')",
+        'getattr(torch, "save")(x, "f")',
+        'getattr(getattr(torch, "ops"), "sa\\x76e")(x)',
+    ],
+)
+def test_other_spellings_of_the_file_operators_are_seen_too(
+    scripted: Path, tmp_path: Path, code: str
+) -> None:
+    hidden = repacked(scripted, tmp_path / "h.pt", {"code/extra.py": f"def f(x):\n  {code}\n".encode()})
+    with pytest.raises(UntrustedError):
+        load_source(str(hidden))
+
+
+# --- pickles --------------------------------------------------------------------------------------------------
+
+
+def test_a_hostile_pickle_is_not_run_in_any_disguise(scripted: Path, tmp_path: Path) -> None:
+    marker = tmp_path / "marker"
+    hostile = Payload(marker)
+    torch.save(hostile, tmp_path / "zip.pt")
+    torch.save(hostile, tmp_path / "old.pt", _use_new_zipfile_serialization=False)
+    (tmp_path / "raw.pth").write_bytes(pickle.dumps(hostile))
+    (tmp_path / "raw.pt2").write_bytes(pickle.dumps(hostile, protocol=4))
+    (tmp_path / "text.pt").write_bytes(pickle.dumps(hostile, protocol=0))
+    (tmp_path / "front.pt").write_bytes(pickle.dumps(hostile) + scripted.read_bytes())
+    repacked(scripted, tmp_path / "script.pt", {"data.pkl": pickle.dumps(hostile, protocol=2)})
+    repacked(scripted, tmp_path / "consts.pt", {"constants.pkl": pickle.dumps(hostile, protocol=2)})
+    repacked(tmp_path / "zip.pt", tmp_path / "half.pt", {"constants.pkl": b"", "code/a.py": b""})
+    for name in (
+        "zip.pt",
+        "old.pt",
+        "raw.pth",
+        "raw.pt2",
+        "text.pt",
+        "front.pt",
+        "script.pt",
+        "consts.pt",
+        "half.pt",
+    ):
+        with pytest.raises((UntrustedError, SourceError)):
+            load_source(str(tmp_path / name))
+        assert not marker.exists(), name
+    with pytest.raises(UntrustedError, match="system"):
+        load_source(str(tmp_path / "zip.pt"))
+    with pytest.raises(SourceError, match="no model"):
+        load_source(str(tmp_path / "zip.pt"), trust=True)
+    assert marker.exists(), "the payload would have worked"
+
+
+@pytest.mark.parametrize("new", [True, False])
+@pytest.mark.parametrize("trust", [True, False])
+def test_weights_are_said_to_be_weights_only(tmp_path: Path, new: bool, trust: bool) -> None:
+    torch.save(Net().state_dict(), tmp_path / "w.pt", _use_new_zipfile_serialization=new)
+    with pytest.raises(SourceError, match=r"holds weights only \(2 entries\)") as caught:
+        load_source(f"{tmp_path}/w.pt", trust=trust)
+    assert "load_state_dict" in caught.value.next_step
+
+
+def test_a_file_that_is_no_pytorch_file_is_said_to_be_what_it_is(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "zip.pt", "w") as archive:
+        archive.writestr("hello.txt", "hello")
+    for name, data, says in (
+        ("empty.pt", b"", "is empty"),
+        ("page.pt", b"<!DOCTYPE html><html>", "web page"),
+        ("lfs.pt", b"version https://git-lfs.github.com/spec/v1\n", "Git LFS"),
+        ("noise.pt", bytes(range(1, 100)), "no PyTorch file"),
+        ("zip.pt", None, "not one that PyTorch wrote"),
+    ):
+        if data is not None:
+            (tmp_path / name).write_bytes(data)
+        with pytest.raises(SourceError, match=says):
+            load_source(str(tmp_path / name))
+
+
+def test_a_pipe_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.pt")
+    with pytest.raises(SourceError, match="regular file"):
+        load_source(f"{tmp_path}/pipe.pt")
+
+
+def test_a_file_that_may_not_be_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.pt").write_bytes(b"\x80")
+    monkeypatch.setattr(
+        "zipfile.is_zipfile", lambda _: (_ for _ in ()).throw(PermissionError(13, "Permission denied"))
+    )
+    with pytest.raises(SourceError, match="cannot be read: Permission denied"):
+        load_source(f"{tmp_path}/a.pt")
+
+
+# --- archives in general --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["../x", "a/../../x", "/x", "\\x", "C:\\x", "a\\..\\x"])
+def test_a_member_that_climbs_out_is_refused(scripted: Path, tmp_path: Path, name: str) -> None:
+    target = tmp_path / "climb.pt"
+    target.write_bytes(scripted.read_bytes())
+    with zipfile.ZipFile(target, "a") as archive:
+        archive.writestr(name, b"x")
+    with pytest.raises(SourceError, match="climbs out"):
+        load_source(str(target))
+
+
+def test_two_members_of_one_name_are_refused_upper_and_lower_case_alike(
+    scripted: Path, tmp_path: Path
+) -> None:
+    target = repacked(scripted, tmp_path / "twice.pt", {"DATA.PKL": b"x"})
+    with pytest.raises(SourceError, match="two members of the same name"):
+        load_source(str(target))
+
+
+def test_a_zip_bomb_is_refused_unopened(scripted: Path, tmp_path: Path) -> None:
+    target = tmp_path / "bomb.pt"
+    target.write_bytes(scripted.read_bytes())
+    with zipfile.ZipFile(target, "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("net/data/9", bytes(100 << 20))
+    with pytest.raises(SourceError, match="would unpack to"):
+        load_source(str(target))
+
+
+def test_honest_archives_pass(scripted: Path) -> None:
+    assert kind_of(scripted) == "script"
+    with scripted.open("rb") as file:
+        assert check_zip(file, where="x") == check_zip(scripted)
+
+
+# --- silence --------------------------------------------------------------------------------------------------
+
+
+def test_silence_ends_when_the_load_ends(capsys: pytest.CaptureFixture[str]) -> None:
+    before = logging.root.manager.disable
+    with quiet():
+        logging.getLogger("torch").error("noise")
+        warnings.warn("noise", stacklevel=1)
+    assert capsys.readouterr() == ("", "")
+    assert logging.root.manager.disable == before
+
+
+def test_the_switch_for_weights_only_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
+    monkeypatch.delenv("TORCH_FORCE_WEIGHTS_ONLY_LOAD", raising=False)
+    with only_weights():
+        assert os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] == "1"
+        assert "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD" not in os.environ
+    assert os.environ["TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"] == "1"
+    assert "TORCH_FORCE_WEIGHTS_ONLY_LOAD" not in os.environ
