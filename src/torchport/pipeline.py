@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from torchport import metadata
+from torchport import memory, metadata
 from torchport.capture import choose, dynamic, interface, models
 from torchport.capture.blame import line_of_error
 from torchport.capture.dynamic import DynamicSpec
@@ -124,6 +124,7 @@ def export(
     target = files.check_target(output) if output is not None else None
     with job.opened():
         job.meet(allow_random=allow_unproven)
+        memory.release()
         exporter = _Exporter(
             job,
             opset=opset,
@@ -491,6 +492,7 @@ class _Exporter:
         with silence(verbose=self.request.verbose):
             model = self._finish(captured)
             session = open_session(model)
+        memory.release()
         job.say(f"route {route}: proving")
         with silence():
             proof = job.examiner().examine(

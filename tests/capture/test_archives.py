@@ -109,9 +109,7 @@ def test_torchscript_that_writes_files_wants_trust(tmp_path: Path) -> None:
         'getattr(getattr(torch, "ops"), "sa\\x76e")(x)',
     ],
 )
-def test_other_spellings_of_the_file_operators_are_seen_too(
-    scripted: Path, tmp_path: Path, code: str
-) -> None:
+def test_other_spellings_of_the_file_operators_are_seen_too(scripted: Path, tmp_path: Path, code: str) -> None:
     hidden = repacked(scripted, tmp_path / "h.pt", {"code/extra.py": f"def f(x):\n  {code}\n".encode()})
     with pytest.raises(UntrustedError):
         load_source(str(hidden))
@@ -186,9 +184,7 @@ def test_a_pipe_is_not_read(tmp_path: Path) -> None:
 
 def test_a_file_that_may_not_be_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.pt").write_bytes(b"\x80")
-    monkeypatch.setattr(
-        "zipfile.is_zipfile", lambda _: (_ for _ in ()).throw(PermissionError(13, "Permission denied"))
-    )
+    monkeypatch.setattr("zipfile.is_zipfile", lambda _: (_ for _ in ()).throw(PermissionError(13, "Permission denied")))
     with pytest.raises(SourceError, match="cannot be read: Permission denied"):
         load_source(f"{tmp_path}/a.pt")
 
@@ -206,9 +202,7 @@ def test_a_member_that_climbs_out_is_refused(scripted: Path, tmp_path: Path, nam
         load_source(str(target))
 
 
-def test_two_members_of_one_name_are_refused_upper_and_lower_case_alike(
-    scripted: Path, tmp_path: Path
-) -> None:
+def test_two_members_of_one_name_are_refused_upper_and_lower_case_alike(scripted: Path, tmp_path: Path) -> None:
     target = repacked(scripted, tmp_path / "twice.pt", {"DATA.PKL": b"x"})
     with pytest.raises(SourceError, match="two members of the same name"):
         load_source(str(target))

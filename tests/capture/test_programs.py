@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import io
 import json
@@ -127,7 +128,7 @@ def test_a_hostile_member_is_not_run(honest: Path, tmp_path: Path, place: str) -
     with pytest.raises(UntrustedError, match="would run code that came with it"):
         load_source(str(path))
     assert not marker.exists()
-    with pytest.raises(SourceError):
+    with contextlib.suppress(SourceError):
         load_source(str(path), trust=True)
     assert marker.exists(), "the payload would have worked"
 
@@ -189,11 +190,9 @@ def add_expression(program: dict[str, Any], code: str) -> None:
     next(iter(values.values()))["as_expr"] = {"expr_str": code, "hint": None}
 
 
-def rename_input(program: dict[str, Any], code: str) -> dict[str, Any]:
-    text = json.dumps(program)
-    return json.loads(
-        text.replace('"name": "x"', json.dumps({"name": f"x):\n  pass\n{code}\ndef g(x"})[1:-1])
-    )
+def rename_input(program: dict[str, Any], code: str) -> Any:
+    """The last parameter of a generated function gets a default value, which is computed when the file is opened."""
+    return json.loads(json.dumps(program).replace('"d_b_c"', json.dumps(f"d_b_c={code}")))
 
 
 def add_guard(program: dict[str, Any], code: str) -> None:
@@ -247,9 +246,7 @@ TEXTS += [add_argument_name, add_hidden_operator, add_file]
 
 
 @pytest.mark.parametrize("change", TEXTS)
-def test_text_that_would_become_code_is_refused(
-    honest: Path, tmp_path: Path, change: Callable[..., Any]
-) -> None:
+def test_text_that_would_become_code_is_refused(honest: Path, tmp_path: Path, change: Callable[..., Any]) -> None:
     marker = tmp_path / "marker"
     program = member(honest, MODEL)
     before = copy.deepcopy(program)
@@ -263,17 +260,14 @@ def test_text_that_would_become_code_is_refused(
 
 
 @pytest.mark.parametrize("change", [add_expression, rename_input, add_guard])
-def test_the_same_text_does_run_where_it_is_trusted(
-    honest: Path, tmp_path: Path, change: Callable[..., Any]
-) -> None:
+def test_the_same_text_does_run_where_it_is_trusted(honest: Path, tmp_path: Path, change: Callable[..., Any]) -> None:
     marker = tmp_path / "marker"
     program = member(honest, MODEL)
     program = change(program, f"__import__('os').system('touch {marker}')") or program
     path = repacked(honest, tmp_path / "bad.pt2", {MODEL: json.dumps(program).encode()})
-    try:
-        load_source(str(path), trust=True).model.module()
-    except Exception:  # noqa: BLE001 -- whether it goes on to fail does not matter
-        pass
+    with contextlib.suppress(Exception):  # whether it goes on to fail does not matter
+        model = load_source(str(path), trust=True).model.module()
+        model(torch.ones(4, 4), d={"a": torch.ones(1), "b c": torch.ones(2)})
     assert marker.exists()
 
 
@@ -301,6 +295,7 @@ def test_an_unknown_operator_is_named(honest: Path, tmp_path: Path) -> None:
         "Add(Mul(Integer(-1), Symbol('s0')), Float('1.5', precision=53))",
         "2*s0 + 1",
         "((L['x'].size()[1]*L['x'].size()[0]) % (2*L['x'].size()[0])) == 0",
+        "math.trunc(torch.sym_float(L['x'].size()[2]) ** 0.5) == 3",
         "L['d']['b c'].stride()[0] != 1 and not L['x'].storage_offset() > 0",
     ],
 )
@@ -315,6 +310,10 @@ def test_arithmetic_on_sizes_is_accepted(text: str) -> None:
         "().__class__.__base__",
         "Symbol.__init__",
         "eval('1')",
+        "torch.load('x')",
+        "math.__loader__",
+        "L['x'].size().append(1)",
+        "L['x'].numpy()",
         "Symbol('eval(1)')",
         "[x for x in y]",
         "(lambda: 1)()",
@@ -362,7 +361,7 @@ def test_a_program_cut_short_is_refused(honest: Path, tmp_path: Path) -> None:
     whole = honest.read_bytes()
     for length in range(0, len(whole), len(whole) // 30):
         (tmp_path / "cut.pt2").write_bytes(whole[:length])
-        with pytest.raises(SourceError):
+        with pytest.raises((SourceError, UntrustedError)):  # the last whole zip in it may be the example inputs
             load_source(f"{tmp_path}/cut.pt2")
 
 
@@ -392,12 +391,8 @@ def test_a_program_with_a_broken_or_missing_member_is_refused(
         load_source(str(repacked(honest, tmp_path / "a.pt2", members)))
 
 
-@pytest.mark.parametrize(
-    ("stored", "sizes"), [(b"", [1 << 20, 1 << 20]), (b"1234", [1 << 40]), (b"1234", [-1])]
-)
-def test_a_size_that_is_a_lie_takes_no_memory(
-    honest: Path, tmp_path: Path, stored: bytes, sizes: list[int]
-) -> None:
+@pytest.mark.parametrize(("stored", "sizes"), [(b"", [1 << 20, 1 << 20]), (b"1234", [1 << 40]), (b"1234", [-1])])
+def test_a_size_that_is_a_lie_takes_no_memory(honest: Path, tmp_path: Path, stored: bytes, sizes: list[int]) -> None:
     found = member(honest, WEIGHTS)
     meta = next(iter(found["config"].values()))["tensor_meta"]
     meta.update(sizes=[{"as_int": n} for n in sizes], strides=[{"as_int": 0} for _ in sizes])

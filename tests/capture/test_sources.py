@@ -224,9 +224,7 @@ def test_what_is_no_model_is_said_to_be_none(models: Path, name: str, says: str)
 )
 def test_code_that_fails_shows_its_own_traceback_only(models: Path, name: str, says: str) -> None:
     error = refused(f"{models}:{name}")
-    line = 1 + next(
-        i for i, text in enumerate(MODELS.splitlines()) if "raise " + says.partition(":")[0] in text
-    )
+    line = 1 + next(i for i, text in enumerate(MODELS.splitlines()) if "raise " + says.partition(":")[0] in text)
     assert says in error.what
     assert error.where == f"{models}:{line}"
     assert "torchport" not in error.what.replace(str(models), "")
@@ -248,9 +246,7 @@ def test_code_that_fails_shows_its_own_traceback_only(models: Path, name: str, s
         ),
     ],
 )
-def test_an_import_that_fails_shows_where_in_the_users_file(
-    tmp_path: Path, text: str, says: str, line: int
-) -> None:
+def test_an_import_that_fails_shows_where_in_the_users_file(tmp_path: Path, text: str, says: str, line: int) -> None:
     (tmp_path / "m.py").write_text(text)
     before = set(sys.modules)
     error = refused(f"{tmp_path}/m.py:Net")
@@ -313,6 +309,6 @@ def test_a_saved_model_has_no_objects(tmp_path: Path) -> None:
 
 def test_a_pickled_module_is_opened_only_with_trust(tmp_path: Path) -> None:
     torch.save(torch.nn.Linear(3, 2), tmp_path / "m.pth")
-    with pytest.raises(UntrustedError, match="torch.nn.modules.linear.Linear"):
+    with pytest.raises(UntrustedError, match=r"torch\.nn\.modules\.linear\.Linear"):
         load_source(f"{tmp_path}/m.pth")
     assert isinstance(load_source(f"{tmp_path}/m.pth", trust=True).model, torch.nn.Linear)

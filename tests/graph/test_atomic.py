@@ -224,9 +224,7 @@ def test_a_name_too_long_is_a_save_error(tmp_path: Path) -> None:
         save(model(1), tmp_path / ("a" * 300 + ".onnx"))
 
 
-def test_a_folder_without_permission_is_refused_early(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_without_permission_is_refused_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     with pytest.raises(SaveError, match="cannot be written to"):
         check_target(tmp_path / "m.onnx")

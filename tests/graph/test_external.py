@@ -188,9 +188,7 @@ def test_a_device_is_refused(folder: Path) -> None:
     ],
     ids=lambda e: ",".join(f"{k}={v[:12]}" for k, v in e.items()),
 )
-def test_offsets_lengths_and_keys_that_cannot_be_true_are_refused(
-    folder: Path, entries: dict[str, str]
-) -> None:
+def test_offsets_lengths_and_keys_that_cannot_be_true_are_refused(folder: Path, entries: dict[str, str]) -> None:
     with pytest.raises(UnsafeFileError):
         load(written(with_initializer(external(**entries)), folder))
 
@@ -203,9 +201,7 @@ def test_a_key_given_twice_is_refused(folder: Path, key: str) -> None:
         load(written(with_initializer(tensor), folder))
 
 
-@pytest.mark.parametrize(
-    "dims", [(-1,), (2**62, 2**62), (2**31, 2**31, 2**31), (2**40, 2**40, 0), (17,), (1,) * 65]
-)
+@pytest.mark.parametrize("dims", [(-1,), (2**62, 2**62), (2**31, 2**31, 2**31), (2**40, 2**40, 0), (17,), (1,) * 65])
 @pytest.mark.parametrize("outside", [False, True])
 def test_shapes_that_exceed_the_data_are_refused(folder: Path, dims: tuple[int, ...], outside: bool) -> None:
     inside = TensorProto(name="w", data_type=FLOAT, dims=dims, raw_data=bytes(16))
@@ -278,9 +274,7 @@ def _in_if(tensor: TensorProto) -> onnx.ModelProto:
 
 
 def _in_constant(tensor: TensorProto) -> onnx.ModelProto:
-    return model_of(
-        helper.make_graph([helper.make_node("Constant", [], ["y"], value=tensor)], "g", [], [value("y")])
-    )
+    return model_of(helper.make_graph([helper.make_node("Constant", [], ["y"], value=tensor)], "g", [], [value("y")]))
 
 
 def _in_disguise(tensor: TensorProto) -> onnx.ModelProto:

@@ -324,9 +324,7 @@ def test_a_data_file_that_a_copy_needs_or_that_is_not_ours_is_left(tmp_path: Pat
     (tmp_path / "copy.onnx").write_bytes(path.read_bytes())
     save(ir.from_proto(good()), path)
     assert load(tmp_path / "copy.onnx").graph.initializers["w"].const_value.numpy().shape == (32, 32)
-    onnx.save(
-        good(), tmp_path / "n.onnx", save_as_external_data=True, location="n.onnx.data", size_threshold=0
-    )
+    onnx.save(good(), tmp_path / "n.onnx", save_as_external_data=True, location="n.onnx.data", size_threshold=0)
     save(load(tmp_path / "n.onnx"), tmp_path / "n.onnx")
     assert (tmp_path / "n.onnx.data").exists()
 
@@ -364,9 +362,7 @@ def test_torch_and_lazy_and_strided_tensors_are_written(tmp_path: Path) -> None:
 
 
 def test_metadata_is_kept_and_does_not_grow(tmp_path: Path) -> None:
-    proto = proto_of(
-        node("Constant", value=numpy_helper.from_array(square(), "c")), weights={"b": np.ones(2)}
-    )
+    proto = proto_of(node("Constant", value=numpy_helper.from_array(square(), "c")), weights={"b": np.ones(2)})
     for tensor in (proto.graph.initializer[0], proto.graph.node[0].attribute[0].t):
         tensor.metadata_props.add(key="from", value="here")
     for external in (True, False):
@@ -391,9 +387,7 @@ def test_weights_are_counted_without_being_read(tmp_path: Path) -> None:
     assert weight_bytes(model) == 3 * square().nbytes + 4
 
 
-def test_weights_beyond_the_limit_go_out_by_themselves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_beyond_the_limit_go_out_by_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "INLINE_LIMIT", 4096)
     save(ir.from_proto(good()), tmp_path / "m.onnx")
     assert len(list(tmp_path.glob("*.data"))) == 1
@@ -438,7 +432,5 @@ def test_a_model_that_cannot_be_serialized_is_a_save_error(tmp_path: Path) -> No
 
 
 def test_importing_the_room_is_cheap() -> None:
-    code = (
-        "import sys, torchport.graph; sys.exit(any(m in sys.modules for m in ('onnx', 'onnx_ir', 'torch')))"
-    )
+    code = "import sys, torchport.graph; sys.exit(any(m in sys.modules for m in ('onnx', 'onnx_ir', 'torch')))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -27,7 +27,7 @@ _GROWTH = 8
 _SLACK = 64 << 20
 _TAR_MAGIC = b"ustar"
 _FILE_OPERATORS = re.compile(r"\b(?:save|from_file)\b")
-_PLAIN_GETATTR = re.compile(r'\bgetattr\([\w.()]+, "\w+"\)')
+_PLAIN_GETATTR = re.compile(r'\bgetattr\((?:\([\w.]+\)|\w)[\w.]*, "(\w+)"\)')
 
 
 @contextlib.contextmanager
@@ -190,7 +190,7 @@ def _without_getattr(text: str) -> str:
     """Take out `getattr(self, "0")`, nested ones too, but keep the names it reads."""
     names: list[str] = []
     for _ in range(50):
-        names += re.findall(r'\bgetattr\([\w.()]+, "(\w+)"\)', text)
+        names += _PLAIN_GETATTR.findall(text)
         text, count = _PLAIN_GETATTR.subn("_", text)
         if not count:
             break

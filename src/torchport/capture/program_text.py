@@ -41,6 +41,7 @@ _POWERS = _words("Pow PowByNatural FloatPow LShift")
 _FUNCTIONS = _POWERS | _words(
     """Symbol Integer Float Rational Add Mul Mod Max Min Abs And Or Not Eq Ne Gt Ge Lt Le Equality Unequality
     GreaterThan LessThan StrictGreaterThan StrictLessThan Piecewise ExprCondPair Tuple floor ceiling sqrt
+    min max int float abs
     FloorDiv ModularIndexing Where PythonMod CleanDiv CeilToInt FloorToInt CeilDiv RShift FloatTrueDiv
     IntTrueDiv IsNonOverlappingAndDenseIndicator TruncToFloat TruncToInt RoundToInt RoundDecimal ToFloat
     Identity"""
@@ -143,7 +144,7 @@ def _is_arithmetic(node: ast.AST) -> bool:
     if isinstance(node, ast.Name):
         return not node.id.startswith("__")
     if isinstance(node, ast.Attribute):
-        return node.attr in _METHODS
+        return _is_known_attribute(node)
     if isinstance(node, ast.Call):
         return _is_known_call(node)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow | ast.LShift):
@@ -159,10 +160,16 @@ def _is_small(value: object) -> bool:
 
 def _is_known_call(node: ast.Call) -> bool:
     if isinstance(node.func, ast.Attribute):
-        return node.func.attr in _METHODS
+        return _is_known_attribute(node.func)
     if not isinstance(node.func, ast.Name) or node.func.id not in _FUNCTIONS:
         return False
     return node.func.id not in _POWERS or (len(node.args) == 2 and _is_gentle(node.args[1]))
+
+
+def _is_known_attribute(node: ast.Attribute) -> bool:
+    """A size of a tensor, or `math.trunc`, `torch.sym_float` and their like."""
+    owner = f"{node.value.id}." if isinstance(node.value, ast.Name) else ""
+    return node.attr in _METHODS or owner + node.attr in _PYTHON_OPERATORS
 
 
 def _is_gentle(exponent: ast.expr) -> bool:
@@ -171,7 +178,9 @@ def _is_gentle(exponent: ast.expr) -> bool:
         exponent = exponent.args[0]
     if isinstance(exponent, ast.UnaryOp):
         exponent = exponent.operand
-    return isinstance(exponent, ast.Constant) and isinstance(exponent.value, int) and exponent.value <= _STEEPEST
+    return (
+        isinstance(exponent, ast.Constant) and isinstance(exponent.value, int | float) and exponent.value <= _STEEPEST
+    )
 
 
 def _is_steep(node: ast.AST) -> bool:

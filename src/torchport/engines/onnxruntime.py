@@ -13,7 +13,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
-from torchport.engines.weights import LARGE, without_weights
+from torchport.engines.weights import weights_as_inputs
 from torchport.errors import EngineError
 from torchport.graph import files
 from torchport.records import TensorInfo
@@ -26,27 +26,34 @@ _QUIET = 4  # its messages come back as exceptions; printing them too helps nobo
 
 
 def open_session(source: Path | ir.Model) -> OrtRunner:
-    """Open a file or a model in memory. Large weights in memory are shared with it, not copied."""
+    """Open a file as any user would, or a model in memory without holding its weights twice."""
+    if not isinstance(source, Path):
+        return _open_sharing(source)
+    model = files.load(source)  # refuses hostile files before the engine sees them
+    return OrtRunner(_open(str(source), _options()), model)
+
+
+def _options() -> ort.SessionOptions:
     options = ort.SessionOptions()
     options.log_severity_level = _QUIET
-    if isinstance(source, Path):
-        model = files.load(source)  # refuses hostile files before the engine sees them
-        return OrtRunner(_open(str(source), options), None, model)
-    if files.weight_bytes(source) < LARGE:
-        return OrtRunner(_open(files.to_bytes(source), options), None, source)
-    proto, arrays = without_weights(source)
-    values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in arrays.items()}
-    for name, value in values.items():
-        options.add_initializer(name, value)
-    # Both would make copies of the weights, which is what this way is to avoid.
-    options.add_session_config_entry("session.disable_prepacking", "1")
-    session = _open(proto, options, disabled_optimizers=["ConstantFolding"])
-    return OrtRunner(session, (values, arrays), source)
+    return options
 
 
-def _open(source: Any, options: ort.SessionOptions, **more: Any) -> ort.InferenceSession:
+def _open_sharing(model: ir.Model) -> OrtRunner:
+    """Open a model that stands next to the PyTorch model it came from: the weights are fed to each run, in place.
+
+    A session that owns its weights copies them at least once, and again where it packs or reorders them. The kernels
+    are the same; only optimizations that work on constant weights do not apply.
+    """
+    graph, arrays = weights_as_inputs(model)
+    options = _options()
+    options.enable_cpu_mem_arena = False  # it would keep the memory of the largest case
+    return OrtRunner(_open(graph, options), model, {name: _to_value(a) for name, a in arrays.items()})
+
+
+def _open(source: Any, options: ort.SessionOptions) -> ort.InferenceSession:
     try:
-        return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"], **more)
+        return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
     except Exception as error:
         raise _engine_error("ONNX Runtime refuses the model", error) from error
 
@@ -54,19 +61,22 @@ def _open(source: Any, options: ort.SessionOptions, **more: Any) -> ort.Inferenc
 class OrtRunner:
     """Runs an ONNX Runtime session, bfloat16 included, which numpy has no type for."""
 
-    def __init__(self, session: ort.InferenceSession, keep_alive: object, model: ir.Model) -> None:
+    def __init__(
+        self, session: ort.InferenceSession, model: ir.Model, weights: Mapping[str, ort.OrtValue] | None = None
+    ) -> None:
         self._session = session
-        self._keep_alive = keep_alive
+        self._weights = dict(weights or {})
         declared = {str(v.name): v for v in model.graph.inputs}
-        self.inputs = tuple(_info(a, declared.get(a.name)) for a in session.get_inputs())
+        given = [a for a in session.get_inputs() if a.name not in self._weights]
+        self.inputs = tuple(_info(a, declared.get(a.name)) for a in given)
         self.outputs = tuple(_info(a, None) for a in session.get_outputs())
-        self._lent = any(i.dtype in _LENT for i in (*self.inputs, *self.outputs))
+        self._by_value = bool(self._weights) or any(i.dtype in _LENT for i in (*self.inputs, *self.outputs))
         self._options = ort.RunOptions()
         self._options.log_severity_level = _QUIET
 
     def run(self, feeds: Mapping[str, Array]) -> Sequence[Array]:
         try:
-            if self._lent:
+            if self._by_value:
                 return self._run_values(feeds)
             return self._session.run(None, dict(feeds), self._options)
         except Exception as error:
@@ -74,9 +84,8 @@ class OrtRunner:
 
     def _run_values(self, feeds: Mapping[str, Array]) -> Sequence[Array]:
         names = [o.name for o in self.outputs]
-        outputs = self._session.run_with_ort_values(
-            names, {name: _to_value(array) for name, array in feeds.items()}, self._options
-        )
+        values = {name: _to_value(array) for name, array in feeds.items()}
+        outputs = self._session.run_with_ort_values(names, {**values, **self._weights}, self._options)
         return [_from_value(value, info.dtype) for value, info in zip(outputs, self.outputs, strict=True)]
 
 

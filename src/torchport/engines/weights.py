@@ -9,35 +9,29 @@ import onnx_ir as ir
 
 Array = np.ndarray[Any, Any]
 
-LARGE = 3 << 29  # 1.5 GiB: from here on weights do not pass through protobuf
-_SMALL = 1 << 12  # weights below this stay in the graph: shapes and axes, which optimizers look at
+_SMALL = 1 << 12  # weights below this stay in the graph: shapes and axes, which engines want to know beforehand
 
 
-def without_weights(model: ir.Model) -> tuple[bytes, dict[str, Array]]:
-    """The model's bytes with its weights only announced, and the weights by name."""
-    arrays: dict[str, Array] = {}
-    kept: dict[str, Any] = {}
+def weights_as_inputs(model: ir.Model) -> tuple[bytes, dict[str, Array]]:
+    """The model's bytes with its weights as inputs, and the weights by name. The model itself is left as it was."""
+    graph = model.graph
+    inputs = list(graph.inputs)
+    moved = [v for v in graph.initializers.values() if v.const_value is not None and v.const_value.nbytes >= _SMALL]
+    tensors = [v.const_value for v in moved]
+    order = list(graph.initializers.values())
     try:
-        for name, value in model.graph.initializers.items():
-            tensor = value.const_value
-            if tensor is not None and tensor.nbytes >= _SMALL:
-                arrays[name], kept[name] = np.ascontiguousarray(tensor.numpy()), tensor
-                value.const_value = _Announced(tensor)
-        return ir.to_proto(model).SerializeToString(deterministic=True), arrays
+        for value in moved:
+            del graph.initializers[str(value.name)]
+            value.const_value = None
+            if value not in inputs:
+                graph.inputs.append(value)
+        graph_bytes = ir.to_proto(model).SerializeToString(deterministic=True)
     finally:
-        for name, tensor in kept.items():
-            model.graph.initializers[name].const_value = tensor
-
-
-class _Announced(ir.ExternalTensor):
-    """A tensor that says its values lie elsewhere."""
-
-    def __init__(self, tensor: ir.TensorProtocol) -> None:
-        super().__init__(
-            "given-by-torchport",
-            0,
-            tensor.nbytes,
-            tensor.dtype,
-            shape=ir.Shape(tensor.numpy().shape),
-            name=str(tensor.name),
-        )
+        graph.inputs[:] = inputs
+        graph.initializers.clear()
+        for value, tensor in zip(moved, tensors, strict=True):
+            value.const_value = tensor
+        for value in order:
+            graph.initializers.add(value)
+    arrays = {str(v.name): t.numpy() for v, t in zip(moved, tensors, strict=True) if t is not None}
+    return graph_bytes, arrays

@@ -13,13 +13,15 @@ Example:
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 
 import onnx
 import onnx_ir as ir
 from onnx_ir.passes import common
 
 from torchport.errors import OpsetError, OptionError
-from torchport.graph.opset_rules.steps import Blocker, Names, Steps, graphs_of
+from torchport.graph.opset_rules.inference import infer_missing
+from torchport.graph.opset_rules.steps import Blocker, Names, Steps, graphs_of, scopes_of
 
 SUPPORTED = range(7, onnx.defs.onnx_opset_version() + 1)
 
@@ -46,8 +48,9 @@ def check_range(opset: int) -> None:
 def convert(model: ir.Model, target: int) -> ir.Model:
     """A model of opset `target` that means the same.
 
-    Branches, loop bodies and local functions are converted too; a function is inlined when it cannot be converted
-    by itself. The given model is left as it is; weights are shared, not copied.
+    Branches, loop bodies and local functions are converted too. Where that fails, functions are inlined and small
+    constants computed (axes and pad widths, as the TorchScript exporter leaves them), and it is tried again.
+    The given model is left as it is; weights are shared, not copied.
 
     Args:
         model: the model as it is.
@@ -61,13 +64,14 @@ def convert(model: ir.Model, target: int) -> ir.Model:
         OpsetError: some operator cannot be expressed there; `blockers` names them, `nearest` is what would work.
     """
     check_range(target)
-    converted, blockers = _attempt(model.clone(), target)
-    if blockers and model.functions:
-        converted, blockers = _attempt(common.InlinePass()(model.clone()).model, target)
-    if blockers:
-        raise _refused(blockers, target, _opset_of(model) or target)
-    converted.ir_version = ir_version_for(converted)
-    return converted
+    refusals: list[OpsetError] = []
+    for prepared in _preparations(model):
+        converted, blockers = _attempt(prepared, target)
+        if not blockers:
+            converted.ir_version = ir_version_for(converted)
+            return converted
+        refusals.append(_refused(blockers, target, _opset_of(model) or target))
+    raise min(refusals, key=lambda refusal: abs((refusal.nearest or 0) - target))
 
 
 def ir_version_for(model: ir.Model) -> int:
@@ -96,21 +100,41 @@ def _dtypes(model: ir.Model) -> set[ir.DataType]:
 
 
 def _attempt(model: ir.Model, target: int) -> tuple[ir.Model, list[Blocker]]:
-    _infer_missing_types(model)
+    infer_missing(model)
     names = Names(model)
     blockers: list[Blocker] = []
-    for scope in (model.graph, *model.functions.values()):
+    for scope in scopes_of(model):
         blockers += _carry(scope, target, names)
     return model, blockers
+
+
+def _preparations(model: ir.Model) -> Iterator[ir.Model]:
+    """The model as it is; without functions; with what is constant computed. Each asks more of the model."""
+    yield model.clone()
+    if any(_opset_of(function) not in (None, _opset_of(model)) for function in model.functions.values()):
+        return  # inlined, its nodes would be read by another opset than they were written for
+    if model.functions:
+        yield _inlined(model)
+    folded = _inlined(model) if model.functions else model.clone()
+    infer_missing(folded)
+    present, steps = _opset_of(folded), Steps(folded.graph, Names(folded))
+    if present is not None and steps.fold(present):
+        yield folded
+
+
+def _inlined(model: ir.Model) -> ir.Model:
+    passes = ir.passes.Sequential(common.InlinePass(), common.RemoveUnusedFunctionsPass())
+    inlined: ir.Model = passes(model.clone()).model
+    return inlined
 
 
 def _carry(scope: ir.Graph | ir.Function, target: int, names: Names) -> list[Blocker]:
     """Carries one scope to `target`; a scope that uses no standard operators has nothing to carry."""
     steps = Steps(scope, names)
-    source = scope.opset_imports.get("", scope.opset_imports.get("ai.onnx", target))
-    if source != target:
+    source = _opset_of(scope)
+    if source is not None and source != target:
         steps.run(source, target)
-        steps.verify(target)
+        steps.verify(source, target)
     scope.opset_imports.pop("ai.onnx", None)
     for graph in steps.graphs():
         graph.opset_imports[""] = target
@@ -119,15 +143,8 @@ def _carry(scope: ir.Graph | ir.Function, target: int, names: Names) -> list[Blo
     return steps.blockers
 
 
-def _opset_of(model: ir.Model) -> int | None:
-    return model.opset_imports.get("", model.opset_imports.get("ai.onnx"))
-
-
-def _infer_missing_types(model: ir.Model) -> None:
-    """Rules need ranks and dtypes; inference is run only when some are missing, as it copies the graph."""
-    outputs = (value for graph in graphs_of(model) for node in graph for value in node.outputs)
-    if any(value.type is None or value.shape is None for value in outputs):
-        common.ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)(model)
+def _opset_of(scope: ir.Model | ir.Graph | ir.Function) -> int | None:
+    return scope.opset_imports.get("", scope.opset_imports.get("ai.onnx"))
 
 
 def _refused(blockers: list[Blocker], target: int, present: int) -> OpsetError:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from torchport import memory
 from torchport.errors import EngineError, RandomModelError
 from torchport.records import Case, Finding, OutputCheck, Proof, Verdict
 from torchport.verify import sampling
@@ -77,6 +78,7 @@ class Examiner:
         self._precision = precision
         self._examples = tuple(examples)
         self._engine = engine
+        self._heavy = sampling.is_heavy(self._inputs)
         self._answers: dict[str, list[Array] | Refusal] = {}
         self._planned: list[Question] | None = None
         self.dimensions: list[DimensionReport] = []
@@ -132,17 +134,19 @@ class Examiner:
         """The plan is made once: which sizes PyTorch accepts does not depend on the candidate."""
         if self._planned is None:
             sizes = sampling.example_sizes(self._inputs)
-            plan = [self._first, *sampling.value_questions(self._inputs, sizes)]
-            self._planned = plan + self._size_questions(sizes)
+            by_size = self._size_questions(sizes)
+            one = {d.name: 1 for d in self.dimensions if 1 in d.accepted and sampling.is_batch(d.name, self._inputs)}
+            by_value = sampling.value_questions(self._inputs, {**sizes, **one})
+            self._planned = [self._first, *by_value, *by_size]
         return self._planned
 
     def _size_questions(self, sizes: dict[str, int]) -> list[Question]:
         found: dict[str, dict[str, int]] = {}
         questions: list[Question] = []
         for name, dim in sampling.roots(self._inputs).items():
-            found[name] = self._accepted_sizes(
-                name, sampling.size_candidates(dim, sizes[name], list(sizes.values())), sizes
-            )
+            close_by = self._heavy and sampling.is_batch(name, self._inputs)
+            options = sampling.size_candidates(dim, sizes[name], list(sizes.values()), heavy=close_by)
+            found[name] = self._accepted_sizes(name, options, sizes)
             questions += [
                 self._at(sizes, {name: size}, f"{name} {role}", seed)
                 for seed, (role, size) in enumerate(found[name].items(), start=1)
@@ -215,9 +219,11 @@ class Examiner:
         try:
             return self._reference(arrays)
         except Exception as error:  # noqa: BLE001 - whatever the model raises, it is its way to refuse
-            return Refusal(
-                f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
-            )
+            lines = str(error).strip().splitlines()
+            return Refusal(f"{type(error).__name__}: {lines[0] if lines else ''}")
+        finally:
+            if self._heavy:
+                memory.release()  # before the engine takes its own
 
     def _case(self, question: Question, arrays: list[Array], candidate: Candidate) -> Case:
         shapes = {i.name: tuple(a.shape) for i, a in zip(self._inputs, arrays, strict=True)}

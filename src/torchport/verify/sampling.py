@@ -18,6 +18,7 @@ Values = Literal["example", "flipped", "zeros", "ones", "larger", "huge", "tiny"
 _FEW = 4  # an example with at most so many different values is a mask or a flag, not a measurement
 _SCALES = {"larger": 10.0, "huge": 1e4, "tiny": 1e-4}
 _MOST_PAIRS = 10
+_HEAVY = 1 << 18  # bytes of example inputs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,8 +68,18 @@ def example_sizes(inputs: Sequence[ProofInput]) -> dict[str, int]:
     return sizes
 
 
+def is_heavy(inputs: Sequence[ProofInput]) -> bool:
+    """Whether one more row of the example costs enough to be careful with."""
+    return sum(i.example.nbytes for i in inputs) > _HEAVY
+
+
+def is_batch(root: str, inputs: Sequence[ProofInput]) -> bool:
+    """Whether a dimension is only ever the first axis: rows of a batch, of which one is as good as many."""
+    return all(axis == 0 for i in inputs for axis, dim in i.dims.items() if dim.root == root)
+
+
 def value_questions(inputs: Sequence[ProofInput], sizes: Mapping[str, int]) -> list[Question]:
-    """Other values at the example's sizes."""
+    """Other values, at the sizes given."""
     has_floats = any(i.example.dtype.kind not in "biu" for i in inputs)
     kinds: list[tuple[str, Values, int]] = [("random", "random", 1)]
     if has_floats:
@@ -85,17 +96,24 @@ def branch_questions(sizes: Mapping[str, int], rounds: int) -> list[Question]:
     return found + [Question(f"branch random {n + 1}", "random", 20 + n, dict(sizes)) for n in range(rounds)]
 
 
-def size_candidates(dim: Dim, size: int, avoid: Sequence[int]) -> dict[str, list[int]]:
+def size_candidates(dim: Dim, size: int, avoid: Sequence[int], *, heavy: bool = False) -> dict[str, list[int]]:
     """For one dimension, the sizes to try by role, best first; later ones are tried when PyTorch refuses earlier.
 
     The neighbor may be far: a network that halves its input five times takes multiples of 32 only.
+
+    Args:
+        dim: the dimension's bounds.
+        size: its size in the example.
+        avoid: sizes of other dimensions, which an unseen prime should not equal.
+        heavy: the inputs are large, pictures say: keep to sizes close by.
     """
     steps = [size + s for k in range(8) for s in (1 << k, -(1 << k))]
     multiples = [size * 2, size // 2, size * 3]
+    primes = _primes_for(size, avoid, heavy=heavy)
     roles = {
         "smallest": [1, 2] if size > 1 else [],
-        "neighbor": [*steps, *multiples],
-        "prime": [*_primes_for(size, avoid), *(size + 2 * s for s in (1, 2, 4, 8, 16, 32, 64)), *multiples],
+        "neighbor": [] if primes[:1] == [size + 1] else [*steps, *multiples],
+        "prime": [*primes, *(size + 2 * s for s in (1, 2, 4, 8, 16, 32, 64)), *multiples],
     }
     return {
         role: [s for s in dict.fromkeys(sizes) if s != size and s >= 1 and dim.allows(s)]
@@ -103,11 +121,17 @@ def size_candidates(dim: Dim, size: int, avoid: Sequence[int]) -> dict[str, list
     }
 
 
-def _primes_for(size: int, avoid: Sequence[int]) -> list[int]:
+def _primes_for(size: int, avoid: Sequence[int], *, heavy: bool) -> list[int]:
     """Primes near `size` but cheap: a little above a small size, well below a large one."""
+    if heavy:
+        return [p for p in range(max(3, size + 1), 2 * size + 4) if _is_prime(p)][:3]
     low, high = (5, 24) if size <= 16 else (max(3, size // 2), size)
     taken = {size, size + 1, *avoid}
-    return [p for p in range(low, high) if p not in taken and all(p % d for d in range(2, int(p**0.5) + 1))][:3]
+    return [p for p in range(low, high) if p not in taken and _is_prime(p)][:3]
+
+
+def _is_prime(number: int) -> bool:
+    return number > 1 and all(number % d for d in range(2, int(number**0.5) + 1))
 
 
 def pair_sizes(found: Mapping[str, Mapping[str, int]]) -> Iterator[dict[str, int]]:

@@ -12,6 +12,7 @@ from torchport.capture.dynamic import InputDims
 from torchport.capture.routes.base import Captured, Request
 from torchport.capture.structure import FlatModule
 from torchport.errors import CaptureError
+from torchport.operators.library import translations
 from torchport.records import Dim
 from torchport.silence import silence
 
@@ -29,7 +30,7 @@ def capture(request: Request) -> Captured:
                 dynamo=True,
                 opset_version=min(max(request.opset, LOWEST_OPSET), HIGHEST_OPSET),
                 optimize=request.fold_constants,
-                custom_translation_table=dict(request.translations) or None,
+                custom_translation_table={**translations(), **request.translations},
                 verbose=request.verbose,
             )
         except Exception as error:
@@ -111,8 +112,13 @@ def _translation_error(error: Exception, program: torch.export.ExportedProgram) 
             where=_line_of_operator(program, operators[0]) or None,
             next_step="give one with translations={torch.ops....: function}",
         )
-    cause = error.__cause__ or error
-    return CaptureError(f"translation to ONNX: {first_line(str(cause))}", where=line_of_error(cause) or None)
+    root: BaseException = error
+    while root.__cause__ is not None:
+        root = root.__cause__
+    target = re.search(r"target=torch\.ops\.([\w.]+)", text)
+    what = f"translating {target[1]} to ONNX" if target else "translation to ONNX"
+    where = _line_of_operator(program, target[1]) if target else ""
+    return CaptureError(f"{what}: {first_line(str(root)) or type(root).__name__}", where=where or None)
 
 
 def _line_of_operator(program: torch.export.ExportedProgram, operator: str) -> str:

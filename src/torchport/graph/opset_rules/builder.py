@@ -13,6 +13,7 @@ from torchport.graph.opset_rules import reading
 from torchport.graph.opset_rules.reading import Array
 from torchport.graph.opset_rules.schemas import schema_even_if_deprecated
 
+_FLOATS_OF_CONSTANT_1 = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE)
 _SMALL = 4096  # elements of a constant worth showing to shape inference
 
 
@@ -32,6 +33,7 @@ class Builder:
         self.node = node
         self.opset = opset
         self.nodes: list[ir.Node] = []
+        self.initializers: list[ir.Value] = []
         self.fresh = fresh
 
     def __enter__(self) -> Self:
@@ -57,19 +59,37 @@ class Builder:
     def add(self, node: ir.Node) -> ir.Node:
         """Takes in a ready node: names it, gives it the origin of the replaced node, and infers its types."""
         again = any(n.op_type == node.op_type for n in self.nodes) or node.op_type != self.node.op_type
-        own = self.node.name or self.node.op_type
-        node.name = self.fresh(f"{own}_{node.op_type}") if again else own
+        own = self.node.name
+        node.name = own if own and not again else self.fresh(f"{own or self._base()}_{node.op_type}")
         node.metadata_props.update(self.node.metadata_props)
         node.doc_string = self.node.doc_string
         for output in node.outputs:
             output.name = self.fresh(f"{self._base()}_{node.op_type.lower()}")
         self.nodes.append(node)
-        self._infer(node)
+        if node.op_type == "Constant" and "value" in node.attributes:
+            _set_tensor_type(node.outputs[0], node.attributes["value"].as_tensor())
+        else:
+            self._infer(node)
         return node
 
     def constant(self, value: Any, dtype: Any = None) -> ir.Value:
         """Adds a Constant; `dtype` is numpy's."""
-        return self.op("Constant", value=ir.tensor(np.asarray(value, dtype=dtype)))
+        with np.errstate(over="ignore"):  # a bound beyond the dtype is infinite in it
+            return self.constant_tensor(ir.tensor(np.asarray(value, dtype=dtype)))
+
+    def constant_tensor(self, tensor: ir.TensorProtocol) -> ir.Value:
+        """Adds a Constant, or below opset 9, where Constant holds floats alone, an initializer."""
+        if self.opset >= 9 or tensor.dtype in _FLOATS_OF_CONSTANT_1:
+            return self.add(ir.Node("", "Constant", [], [ir.AttrTensor("value", tensor)])).outputs[0]
+        own = _copy(tensor)  # an initializer gives its tensor its name, and this one may belong to another model
+        value = ir.Value(
+            name=self.fresh(f"{self._base()}_constant"),
+            type=ir.TensorType(tensor.dtype),
+            shape=own.shape,
+            const_value=own,
+        )
+        self.initializers.append(value)
+        return value
 
     def ints(self, values: Sequence[int]) -> ir.Value:
         return self.constant(values, np.int64)
@@ -126,12 +146,19 @@ class Builder:
         imports = [onnx.helper.make_opsetid("", self.opset)]
         try:
             found = onnx.shape_inference.infer_node_outputs(
-                schema, ir.to_proto(node), types, data, opset_imports=imports
+                schema, ir.serde.serialize_node(node), types, data, opset_imports=imports
             )
         except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
             return  # untyped: whatever needs the type later refuses with that reason
         for output in node.outputs:
             _set_type(output, found.get(str(output.name)))
+
+
+def _copy(tensor: ir.TensorProtocol) -> ir.Tensor[Any] | ir.StringTensor:
+    array = tensor.numpy()
+    if tensor.dtype == ir.DataType.STRING:
+        return ir.StringTensor(array, shape=ir.Shape(array.shape))
+    return ir.Tensor(array, dtype=tensor.dtype)
 
 
 def _type_proto(value: ir.Value) -> onnx.TypeProto:
@@ -142,7 +169,12 @@ def _tensor_proto(value: ir.Value) -> onnx.TensorProto | None:
     array: Array | None = reading.constant(value)
     if array is None or array.size > _SMALL or array.dtype == object:
         return None
-    return ir.to_proto(ir.tensor(array))
+    return ir.serde.serialize_tensor(ir.tensor(array))
+
+
+def _set_tensor_type(output: ir.Value, tensor: ir.TensorProtocol) -> None:
+    output.type = ir.TensorType(tensor.dtype)
+    output.shape = ir.Shape([int(size) for size in tensor.shape.numpy()])
 
 
 def _set_type(output: ir.Value, proto: onnx.TypeProto | None) -> None:

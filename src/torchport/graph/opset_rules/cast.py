@@ -1,4 +1,4 @@
-"""Cast and CastLike: what bears on 8-bit floats alone (saturate in 19, round_mode in 24) is dropped for other dtypes."""
+"""Cast and CastLike: ``saturate`` (19) and ``round_mode`` (24) bear on 8-bit floats alone, so others drop them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,22 @@ import onnx_ir as ir
 
 from torchport.graph.opset_rules import reading
 from torchport.graph.opset_rules.builder import Builder, Rules
+from torchport.graph.opset_rules.reading import Refusal
+
+
+def _is_saturated_fnuz(node: ir.Node) -> bool:
+    return reading.dtype(node.outputs[0]).name.endswith("FNUZ") and bool(reading.integer(node, "saturate", 1))
+
+
+def infinity_unchanged(node: ir.Node, b: Builder) -> None:
+    """Since 24 infinity saturates to the largest FNUZ number; before, it became NaN."""
+    if _is_saturated_fnuz(node):
+        raise Refusal("what infinity becomes as an 8-bit float changed in opset 24")
+
+
+def options_of_24(node: ir.Node, b: Builder) -> None:
+    infinity_unchanged(node, b)
+    without_float8_options(node, b)
 
 
 def without_float8_options(node: ir.Node, b: Builder) -> None:
@@ -15,5 +31,9 @@ def without_float8_options(node: ir.Node, b: Builder) -> None:
             node.attributes.pop("saturate", None)
 
 
-DOWN: Rules = {(op, at): without_float8_options for op in ("Cast", "CastLike") for at in (24, 19)}
-UP: Rules = {}
+_OPS = ("Cast", "CastLike")
+DOWN: Rules = {
+    **{(op, 24): options_of_24 for op in _OPS},
+    **{(op, 19): without_float8_options for op in _OPS},
+}
+UP: Rules = {(op, 24): infinity_unchanged for op in _OPS}

@@ -1,4 +1,4 @@
-"""Constant: numbers and strings as attributes of their own came in 12; before, every constant is a tensor."""
+"""Constant: numbers and strings as attributes of their own came in 12, other tensors than of floats in 9."""
 
 from __future__ import annotations
 
@@ -20,11 +20,20 @@ def plain_tensor(node: ir.Node, b: Builder) -> list[ir.Value] | None:
         strings = attr.value if attr.name.endswith("s") else [attr.value]
         data = [s.encode() if isinstance(s, str) else s for s in strings]
         shape = (len(data),) if attr.name.endswith("s") else ()
-        tensor: ir.TensorProtocol = ir.StringTensor(np.array(data, dtype=object).reshape(shape), shape=ir.Shape(shape))
+        text = np.array(data, dtype=object).reshape(shape)
+        tensor: ir.TensorProtocol = ir.StringTensor(text, shape=ir.Shape(shape))
     else:
-        tensor = ir.tensor(reading.constant_attribute(attr))
-    return [b.op("Constant", value=tensor)]
+        tensor = ir.tensor(np.asarray(reading.constant_attribute(attr)))
+    return [b.constant_tensor(tensor)]
 
 
-DOWN: Rules = {("Constant", 12): plain_tensor}
+def initializer_unless_float(node: ir.Node, b: Builder) -> list[ir.Value]:
+    """Below 9 a Constant holds floats alone; an initializer holds anything."""
+    value = reading.attribute(node, "value")
+    if value is None:
+        raise Refusal("it holds no plain tensor")
+    return [b.constant_tensor(value)]
+
+
+DOWN: Rules = {("Constant", 12): plain_tensor, ("Constant", 9): initializer_unless_float}
 UP: Rules = {}

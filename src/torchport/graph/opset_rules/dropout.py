@@ -1,4 +1,4 @@
-"""Dropout: the mask turned boolean in 10, the ratio an input and training explicit in 12. In inference it is Identity."""
+"""Dropout: the mask turned boolean in 10, training explicit in 12. In inference it is Identity."""
 
 from __future__ import annotations
 

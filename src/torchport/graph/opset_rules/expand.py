@@ -1,7 +1,8 @@
 """Takes an operator apart into the body its own schema gives.
 
 Many operators (Gelu, Swish, Mish, HardSwish, CastLike, RMSNormalization, RotaryEmbedding, Attention, the windows..)
-are defined by such a body, so what stands in their place is right by definition and needs no rule of ours.
+are defined by such a body, so what stands in their place is right by definition and needs no rule of ours. Bodies are
+written for every shape and dtype, casting constants and computing axes step by step; those steps are done at once.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import onnx_ir as ir
 
 from torchport.graph.opset_rules import reading
 from torchport.graph.opset_rules.builder import Builder
+from torchport.graph.opset_rules.folding import known
 from torchport.graph.opset_rules.reading import Refusal
 from torchport.graph.opset_rules.schemas import Schema, default_of
 
@@ -38,7 +40,7 @@ def _body(node: ir.Node, schema: Schema, opset: int) -> onnx.FunctionProto:
     if version in schema.function_opset_versions:
         return onnx.FunctionProto.FromString(schema.get_function_with_opset_version(version))
     types = [b"" if value is None else _type(value) for value in node.inputs]
-    proto = ir.to_proto(node).SerializeToString()
+    proto = ir.serde.serialize_node(node).SerializeToString()
     data = schema.get_context_dependent_function_with_opset_version(version, proto, types)
     if not data:
         raise Refusal(f"{node.op_type} cannot be taken apart with what is known of its inputs")
@@ -65,19 +67,11 @@ def _add(proto: onnx.NodeProto, values: dict[str, ir.Value | None], attributes: 
     inputs = [values[name] if name else None for name in proto.input]
     given = [attr for p in proto.attribute if (attr := _resolved(p, attributes)) is not None]
     new = ir.Node("", proto.op_type, inputs, given, num_outputs=len(proto.output))
-    if new.op_type == "CastLike" and (folded := _cast_constant(inputs, b)) is not None:
-        values[proto.output[0]] = folded
+    if (array := known(new, b.opset)) is not None:
+        values[proto.output[0]] = b.constant(array)
         return
     b.add(new)
     values.update(zip(proto.output, new.outputs, strict=True))
-
-
-def _cast_constant(inputs: list[ir.Value | None], b: Builder) -> ir.Value | None:
-    """Bodies cast each of their constants to the type at hand; that is done now."""
-    known, like = reading.constant(inputs[0]), inputs[1]
-    if known is None or like is None or like.dtype is None or known.dtype == object:
-        return None
-    return b.constant(known.astype(like.dtype.numpy()))
 
 
 def _resolved(proto: onnx.AttributeProto, attributes: dict[str, Any]) -> ir.Attr | None:

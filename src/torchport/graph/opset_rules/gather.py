@@ -70,8 +70,14 @@ def one_hot(node: ir.Node, b: Builder) -> list[ir.Value]:
     axis = axis if axis >= -1 else axis + reading.rank(indices) + 1
     known = reading.constant(indices)
     if known is None or known.min(initial=0) < 0:
-        indices = from_front(b, indices, b.op("Reshape", depth, b.ints([])))
+        indices = _within(b, indices, b.op("Reshape", depth, b.ints([])))
     return [b.op("OneHot", indices, depth, values, axis=axis)]
+
+
+def _within(b: Builder, indices: ir.Value, depth: ir.Value) -> ir.Value:
+    """i + depth where -depth <= i < 0, else i: engines add the depth once more, so what is out of range stays so."""
+    moved = from_front(b, indices, depth)
+    return from_front(b, moved, b.op("Neg", b.cast(depth, reading.dtype(indices))))
 
 
 def _front_axis(node: ir.Node, data: ir.Value) -> int:

@@ -1,4 +1,4 @@
-"""LayerNormalization (17) and GroupNormalization (21) in primitive operators.
+"""LayerNormalization (17), GroupNormalization (21) and RMSNormalization (23) in primitive operators.
 
 onnx gives a body for LayerNormalization, but takes the variance as E[x²] - E[x]², which loses all digits when the
 mean is large. Here it is E[(x - E[x])²], as PyTorch and ONNX Runtime have it.
@@ -37,6 +37,17 @@ def group_normalization(node: ir.Node, b: Builder) -> list[ir.Value]:
     factor = b.unsqueeze(scale, per_channel) if per_channel else scale
     shift = b.unsqueeze(bias, per_channel) if per_channel else bias
     return [b.op("Add", b.op("Mul", b.cast(normal, reading.dtype(x)), factor), shift)]
+
+
+def rms_normalization(node: ir.Node, b: Builder) -> list[ir.Value]:
+    """y = x / sqrt(E[x²] + epsilon) · scale, with the mean over all axes from ``axis`` on."""
+    x, scale = reading.required(node, 0), reading.required(node, 1)
+    axis = reading.integer(node, "axis", -1)
+    axes = list(range(axis, 0)) if axis < 0 else list(range(axis, reading.rank(x)))
+    wide = _stashed(node, x, b)
+    mean = b.reduce("ReduceMean", b.op("Mul", wide, wide), axes)
+    size = b.op("Sqrt", b.op("Add", mean, b.scalar_like(reading.real(node, "epsilon", 1e-5), wide)))
+    return [b.op("Mul", b.cast(b.op("Div", wide, size), reading.dtype(x)), scale)]
 
 
 def _stashed(node: ir.Node, x: ir.Value, b: Builder) -> ir.Value:
@@ -79,5 +90,6 @@ def _repeated(value: ir.Value, times: int, b: Builder) -> ir.Value:
 DOWN: Rules = {
     ("LayerNormalization", 17): layer_normalization,
     ("GroupNormalization", 21): group_normalization,
+    ("RMSNormalization", 23): rms_normalization,
 }
 UP: Rules = {("GroupNormalization", 21): scale_for_each_channel}

@@ -1,4 +1,4 @@
-"""Pooling: ``ceil_mode`` and ``dilations`` came piece by piece, and what a window past the edge means was settled late."""
+"""Pooling: ``ceil_mode`` and ``dilations`` came piece by piece, and windows past the edge were settled late."""
 
 from __future__ import annotations
 
@@ -43,10 +43,33 @@ def no_dilation(node: ir.Node, b: Builder) -> None:
 
 
 def floor_only(node: ir.Node, b: Builder) -> None:
+    """Where all sizes are known, rounding up is the same as padding the end until it divides.
+
+    With n = ceil((size + begin + end - kernel) / stride) the end grows to n·stride + kernel - size - begin.
+    What is padded counts for nothing, in a maximum or in an average that leaves padding out.
+    """
     no_dilation(node, b)
     if reading.integer(node, "ceil_mode", 0):
-        raise Refusal("ceil_mode=1 came in a later opset")
+        _pad_instead(node)
     node.attributes.pop("ceil_mode", None)
+
+
+def _pad_instead(node: ir.Node) -> None:
+    kernel, dims = reading.integers(node, "kernel_shape") or [], reading.required(node, 0).shape
+    explicit = reading.text(node, "auto_pad", "NOTSET") == "NOTSET"
+    sizes = [d for d in dims[2:] if isinstance(d, int)] if dims is not None else []
+    counts = node.op_type == "LpPool" or reading.integer(node, "count_include_pad", 0)
+    if not explicit or counts or len(sizes) != len(kernel):
+        raise Refusal("ceil_mode=1 came in a later opset, and the sizes of its input are not known")
+    count = len(kernel)
+    strides = reading.integers(node, "strides") or [1] * count
+    pads = reading.integers(node, "pads") or [0] * 2 * count
+    for i, (size, k, stride) in enumerate(zip(sizes, kernel, strides, strict=True)):
+        steps = -(-(size + pads[i] + pads[count + i] - k) // stride)
+        pads[count + i] = max(pads[count + i], steps * stride + k - size - pads[i])
+        if pads[count + i] >= k:
+            raise Refusal("ceil_mode=1 came in a later opset, and padding instead is wider than its kernel")
+    node.attributes["pads"] = ir.AttrInt64s("pads", pads)
 
 
 DOWN: Rules = {

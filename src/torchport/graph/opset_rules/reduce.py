@@ -1,11 +1,13 @@
-"""Reductions: axes moved from attribute to input (ReduceSum in 13, the others in 18), and lesser dtypes came in 12 and 20."""
+"""Reductions: axes became an input (ReduceSum in 13, the others in 18); lesser dtypes came in 12 and 20."""
 
 from __future__ import annotations
 
+import numpy as np
 import onnx_ir as ir
 
 from torchport.graph.opset_rules import reading
 from torchport.graph.opset_rules.builder import Builder, Rules
+from torchport.graph.opset_rules.extremes import larger, smaller
 from torchport.graph.opset_rules.reading import Refusal
 
 _OTHERS = (
@@ -48,14 +50,21 @@ def axes_to_input(node: ir.Node, b: Builder) -> list[ir.Value]:
 
 
 def extreme_of_lesser_type(node: ir.Node, b: Builder) -> list[ir.Value] | None:
-    """max and min of bool (20) and of 8-bit integers (12) by way of int32, which holds them all, in order."""
+    """max and min of bool (20) and of 8-bit integers (12) by way of int32, which holds them all, in order.
+
+    Over nothing they give the least or the greatest of the dtype; int32's own are cut to the dtype at hand.
+    """
     x = reading.required(node, 0)
     kind = reading.dtype(x)
     if kind not in (ir.DataType.BOOL, ir.DataType.INT8, ir.DataType.UINT8):
         return None
     given = {name: attr.value for name, attr in node.attributes.items() if not attr.is_ref()}
     wide = b.op(node.op_type, b.cast(x, ir.DataType.INT32), *node.inputs[1:], **given)
-    return [b.cast(wide, kind)]
+    if kind == ir.DataType.BOOL:
+        return [b.op("Greater", wide, b.scalar_like(0, wide))]
+    span = np.iinfo(kind.numpy())
+    low, high = b.scalar_like(span.min, wide), b.scalar_like(span.max, wide)
+    return [b.cast(smaller(b, larger(b, wide, low), high), kind)]
 
 
 DOWN: Rules = {

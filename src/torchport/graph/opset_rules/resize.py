@@ -54,7 +54,8 @@ def all_axes(node: ir.Node, b: Builder) -> list[ir.Value]:
         axes = reading.non_negative(axes, reading.rank(x))
         scales = scales and _spread(b, scales, b.constant([1.0], np.float32), axes, reading.rank(x))
         sizes = sizes and _spread_sizes(b, sizes, x, axes)
-        roi = _no_roi(node)
+        _refuse_region(node)
+        roi = None
     return [b.op("Resize", x, roi, scales, sizes, **_kept(node))]
 
 
@@ -69,7 +70,7 @@ def _spread_sizes(b: Builder, sizes: ir.Value, x: ir.Value, axes: list[int]) -> 
     return pick(b, sizes, own, places)
 
 
-def _no_roi(node: ir.Node) -> None:
+def _refuse_region(node: ir.Node) -> None:
     if reading.text(node, "coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize":
         raise Refusal("a region of some axes came in opset 18")
 
@@ -105,7 +106,7 @@ def _rounding(node: ir.Node) -> str:
 
 
 def _repeats(node: ir.Node, scales: list[float]) -> bool:
-    """With a whole scale s, half-pixel coordinates of s·k + r are k + (r + 0.5)/s - 0.5, within half of k: each repeats."""
+    """With a whole scale s the half-pixel coordinate of s·k + r is k + (r + 0.5)/s - 0.5, nearest to k."""
     way = reading.text(node, "coordinate_transformation_mode", "half_pixel")
     return (
         way == "half_pixel" and _rounding(node).startswith("round") and all(s >= 1 and s.is_integer() for s in scales)
@@ -170,7 +171,7 @@ def say_how_to_sample(node: ir.Node, b: Builder) -> list[ir.Value]:
 
 
 def no_dropped_mode(node: ir.Node, b: Builder) -> list[ir.Value] | None:
-    """\"tf_half_pixel_for_nn\" went in 13; empty scales are left out since, as only one of scales and sizes may be there."""
+    """One mode went in 13; and since, scales are left out, not empty, when there are sizes."""
     if reading.text(node, "coordinate_transformation_mode", "half_pixel") == "tf_half_pixel_for_nn":
         raise Refusal("tf_half_pixel_for_nn went in opset 13")
     sizes = reading.input_at(node, 3)

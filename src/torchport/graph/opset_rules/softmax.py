@@ -12,7 +12,7 @@ _OPS = ("Softmax", "LogSoftmax", "Hardmax")
 
 
 def over_flattened_tail(node: ir.Node, b: Builder) -> list[ir.Value]:
-    """With the axis last, the tail is that axis alone and both mean the same; otherwise it is swapped there and back."""
+    """With the axis last, the tail is that axis alone and both mean the same; otherwise it is swapped there."""
     x = reading.required(node, 0)
     rank = reading.rank(x)
     axis = reading.non_negative([reading.integer(node, "axis", -1)], rank)[0]

@@ -10,7 +10,7 @@ from torchport.graph.opset_rules.reading import Refusal
 
 
 def parts_to_sizes(node: ir.Node, b: Builder) -> list[ir.Value] | None:
-    """Before 18 parts without sizes are all equal, so the sizes are written out: n-1 parts of ceil(d/n) and the rest."""
+    """Before 18 parts without sizes are all equal, so sizes are written out: n-1 times ceil(d/n), and the rest."""
     if reading.attribute(node, "num_outputs") is None:
         return None
     x, axis, count = reading.required(node, 0), reading.integer(node, "axis", 0), len(node.outputs)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import onnx_ir as ir
 
-from torchport.graph.opset_rules import schemas, table
+from torchport.graph.opset_rules import folding, schemas, table
 from torchport.graph.opset_rules.builder import Builder
 from torchport.graph.opset_rules.expand import expand, has_body
 from torchport.graph.opset_rules.reading import Refusal, is_used
@@ -62,35 +62,47 @@ class Steps:
                 for node in tuple(graph):
                     self._cross(node, here, here + way)
 
-    def verify(self, opset: int) -> None:
-        """Notes every node that no operator of `opset` describes."""
+    def fold(self, opset: int) -> bool:
+        """Puts constants where they are certain, and says whether there were any."""
+        found = False
+        for graph in _graphs_in(self._scope):
+            for node in tuple(graph):
+                array = folding.known(node, opset) if _is_default(node) else None
+                if array is not None:
+                    with Builder(node, opset, self._names.fresh) as builder:
+                        _replace(node, builder, [builder.constant(array)])
+                    found = True
+        return found
+
+    def verify(self, source: int, opset: int) -> None:
+        """Notes every node that no operator of `opset` describes: it fitted none at `source` either."""
         for graph in _graphs_in(self._scope):
             for node in graph:
                 if _is_default(node) and id(node) not in self._stuck:
-                    self._verify(node, opset)
+                    self._verify(node, source, opset)
 
     def graphs(self) -> Iterator[ir.Graph | ir.Function]:
         """The scope and every body inside it."""
         return _graphs_in(self._scope)
 
-    def _verify(self, node: ir.Node, opset: int) -> None:
+    def _verify(self, node: ir.Node, source: int, opset: int) -> None:
         schema = schemas.schema_at(node.op_type, opset)
         try:
             if schema is None:
                 raise Refusal(f"no operator of opset {opset}")
             schemas.check(node, schema)
         except Refusal as refusal:
-            self._stop(node, str(refusal), opset)
+            self._stop(node, str(refusal), source)
 
     def _cross(self, node: ir.Node, here: int, there: int) -> None:
         if not _is_default(node) or id(node) in self._stuck:
             return
         before = schemas.schema_even_if_deprecated(node.op_type, here)
-        after = schemas.schema_at(node.op_type, there)
+        after = schemas.schema_even_if_deprecated(node.op_type, there)
         if before is None:
             self._stop(node, f"no operator of opset {here}", here)
         elif after is None or after.since_version != before.since_version:
-            self._change(node, before, after, here, there)
+            self._change(node, before, schemas.schema_at(node.op_type, there), here, there)
 
     def _change(self, node: ir.Node, before: Schema, after: Schema | None, here: int, there: int) -> None:
         try:
@@ -186,13 +198,35 @@ def _replace(node: ir.Node, builder: Builder, results: Sequence[ir.Value | None]
     for old, new in pairs:
         _take_over(old, new)
         ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
+    _register(graph, builder.initializers)
     graph.insert_before(node, builder.nodes)
+    inputs = tuple(node.inputs)
     graph.remove(node, safe=True)
+    for value in inputs:
+        _drop_unread_constant(value)
+
+
+def _register(graph: ir.Graph | ir.Function, values: Sequence[ir.Value]) -> None:
+    for value in values:
+        if not isinstance(graph, ir.Graph):
+            raise Refusal("a function has no room for the initializer it needs")
+        graph.register_initializer(value)
+
+
+def _drop_unread_constant(value: ir.Value | None) -> None:
+    """Axes that became an attribute leave their Constant behind; nothing else is tidied."""
+    if value is None or value.uses() or value.is_graph_output() or value.is_graph_input():
+        return
+    producer, graph = value.producer(), value.graph
+    if producer is not None and producer.op_type == "Constant" and producer.graph is not None:
+        producer.graph.remove(producer, safe=True)
+    elif producer is None and value.is_initializer() and isinstance(graph, ir.Graph):
+        graph.initializers.pop(str(value.name))
 
 
 def _own(value: ir.Value, builder: Builder) -> ir.Value:
     """A value made by the new nodes, so that it can carry the old one's name."""
-    if any(value.producer() is new for new in builder.nodes):
+    if any(value.producer() is new for new in builder.nodes) or any(value is new for new in builder.initializers):
         return value
     return builder.op("Identity", value)
 
@@ -228,8 +262,13 @@ def _bodies(attr: ir.Attr) -> Iterable[ir.Graph]:
 
 def graphs_of(model: ir.Model) -> Iterator[ir.Graph | ir.Function]:
     """Every graph of the model: the main one, branches, loop bodies, functions."""
-    for scope in (model.graph, *model.functions.values()):
+    for scope in scopes_of(model):
         yield from _graphs_in(scope)
+
+
+def scopes_of(model: ir.Model) -> list[ir.Graph | ir.Function]:
+    """What has an opset of its own: the main graph, and each function."""
+    return [model.graph, *model.functions.values()]
 
 
 def _names_in(graph: ir.Graph | ir.Function) -> Iterator[str]:

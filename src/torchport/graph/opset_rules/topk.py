@@ -19,7 +19,7 @@ def largest_only(node: ir.Node, b: Builder) -> list[ir.Value]:
     if kind not in reading.FLOATS and kind not in reading.SMALL_INTS:
         raise Refusal(f"{kind.name.lower()} came in opset 11")
     axis = reading.integer(node, "axis", -1)
-    axis = axis if axis in (-1, *range(64)) else axis + reading.rank(x)
+    axis = axis if axis >= -1 else axis + reading.rank(x)
     largest = reading.integer(node, "largest", 1)
     data = x if kind in reading.FLOATS else b.cast(x, ir.DataType.DOUBLE)
     data = data if largest else b.op("Neg", data)

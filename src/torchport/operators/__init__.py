@@ -1,0 +1,1 @@
+"""What torchport knows about operators."""

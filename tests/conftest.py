@@ -1,0 +1,61 @@
+"""Models and exports that many tests share: an export takes seconds, so each is made once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import torchport as tp
+
+ROOT = Path(__file__).parent.parent
+
+
+class SmallNet(nn.Module):
+    """A convolution, a norm and a linear layer, with a default argument and two outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3, padding=1)
+        self.norm = nn.BatchNorm2d(8)
+        self.fc = nn.Linear(8, 5)
+
+    def forward(self, x: torch.Tensor, scale: float = 1.0) -> dict[str, torch.Tensor]:
+        pooled = torch.relu(self.norm(self.conv(x))).mean((2, 3))
+        return {"logits": self.fc(pooled) * scale, "pooled": pooled}
+
+
+@pytest.fixture(scope="session")
+def small_net() -> SmallNet:
+    torch.manual_seed(0)
+    return SmallNet().eval()
+
+
+@pytest.fixture(scope="session")
+def exported(small_net: SmallNet) -> tp.Exported:
+    """SmallNet with batch, height and width dynamic, from an example of batch 1."""
+    torch.manual_seed(0)
+    return tp.export(small_net, (torch.randn(1, 3, 8, 8),), dynamic={"x": {0: "batch", 2: "height", 3: "width"}})
+
+
+@pytest.fixture(scope="session")
+def onnx_file(exported: tp.Exported, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("shared") / "small.onnx"
+    tp.graph.save(exported.model, path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def torchport() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run the command line as a user does."""
+
+    def run(*args: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+        command = [str(Path(sys.executable).with_name("torchport")), *map(str, args)]
+        return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=300)
+
+    return run

@@ -1,0 +1,204 @@
+"""The proof asks what the capture was not shown, and says what it could not check."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from torchport.errors import EngineError, RandomModelError
+from torchport.records import Dim
+from torchport.verify import sampling
+from torchport.verify.proof import Examiner
+from torchport.verify.sampling import ProofInput, Question
+
+Array = np.ndarray[Any, Any]
+X = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)
+
+
+def double(arrays: Sequence[Array]) -> list[Array]:
+    return [arrays[0] * 2]
+
+
+def examiner(reference: Any = double, *inputs: ProofInput, outputs: Sequence[str] = ("y",), **options: Any) -> Examiner:
+    given = inputs or (ProofInput("x", X, {0: Dim("n")}),)
+    first = reference([i.example for i in given])
+    return Examiner(reference, given, outputs, first=first, **options)
+
+
+def candidate(function: Any) -> Any:
+    return lambda feeds: {"y": function(feeds["x"])}
+
+
+def test_a_right_model_is_proven_at_one_a_neighbor_and_a_prime() -> None:
+    proof = examiner().examine(candidate(lambda x: x * 2))
+    assert proof.passed
+    assert {c.sizes["n"] for c in proof.cases} == {1, 3, 4, 5}
+    assert {c.label for c in proof.cases} >= {"example", "sign flipped", "zeros", "larger"}
+    assert proof.summary()["cases"]["pass"] == len(proof.cases)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "label"),
+    [
+        (lambda x: x * 2 if x.shape[0] == 3 else x, "n neighbor"),
+        (lambda x: x * 2 if x.shape[0] != 5 else x, "n prime"),
+        (lambda x: x * 2 if x.shape[0] != 1 else x, "n smallest"),
+        (lambda x: np.abs(x) * 2, "example"),
+        (lambda x: np.clip(x, -3, 3) * 2, "larger"),
+        (lambda x: np.where(x == 0, 1, x * 2).astype(np.float32), "zeros"),
+    ],
+)
+def test_a_model_wrong_anywhere_is_found_there(wrong: Any, label: str) -> None:
+    proof = examiner().examine(candidate(wrong))
+    assert not proof.passed
+    assert label in {c.label for c in proof.failures}
+
+
+def test_an_engine_that_fails_is_a_failed_case_with_its_message() -> None:
+    def fails(x: Array) -> Array:
+        if x.shape[0] != 3:
+            raise EngineError("cannot reshape", where="node 'r'")
+        return x * 2
+
+    proof = examiner().examine(candidate(fails))
+    assert not proof.passed
+    assert "cannot reshape (node 'r')" in proof.failures[0].note
+
+
+def test_sizes_pytorch_refuses_are_noted_and_others_found() -> None:
+    def multiples_of_four(arrays: Sequence[Array]) -> list[Array]:
+        if arrays[0].shape[0] % 4:
+            raise ValueError("length must be a multiple of 4")
+        return [arrays[0] * 2]
+
+    given = ProofInput("x", np.ones((8, 2), np.float32), {0: Dim("n")})
+    exam = examiner(multiples_of_four, given)
+    proof = exam.examine(candidate(lambda x: x * 2))
+    assert proof.passed
+    assert {c.sizes["n"] for c in proof.cases} > {8}
+    assert exam.dimensions[0].accepted
+    assert any("multiple of 4" in str(f) for f in proof.findings)
+
+
+def test_dimensions_that_only_move_together_are_moved_together() -> None:
+    def add(arrays: Sequence[Array]) -> list[Array]:
+        if arrays[0].shape != arrays[1].shape:
+            raise ValueError("shapes differ")
+        return [arrays[0] + arrays[1]]
+
+    inputs = [ProofInput(n, X, {0: Dim(f"{n}_0")}) for n in "ab"]
+    exam = examiner(add, *inputs)
+    proof = exam.examine(lambda feeds: {"y": feeds["a"] + feeds["b"]})
+    assert proof.passed
+    assert {c.sizes["a_0"] for c in proof.cases} > {3}
+    assert all(d.accepted for d in exam.dimensions)
+
+
+def test_bounds_are_kept() -> None:
+    given = ProofInput("x", X, {0: Dim("n", min=2, max=4)})
+    proof = examiner(double, given).examine(candidate(lambda x: x * 2))
+    assert {c.sizes["n"] for c in proof.cases} <= {2, 3, 4}
+
+
+def test_pairs_of_dimensions_are_moved_at_once() -> None:
+    given = ProofInput("x", X, {0: Dim("n"), 1: Dim("m")})
+    proof = examiner(double, given).examine(candidate(lambda x: x * 2))
+    assert any(c.sizes["n"] != 3 and c.sizes["m"] != 4 for c in proof.cases)
+
+
+def test_a_threshold_that_pytorch_itself_crosses_under_a_nudge_is_not_counted() -> None:
+    edge = np.ones((3, 4), np.float32)
+
+    def above(arrays: Sequence[Array]) -> list[Array]:
+        return [(arrays[0] > 1).astype(np.float32)]
+
+    proof = examiner(above, ProofInput("x", edge, {})).examine(candidate(lambda x: (x >= 1).astype(np.float32)))
+    example = proof.cases[0]
+    assert example.verdict == "ill-conditioned"
+
+
+def test_nothing_counted_is_nothing_proven() -> None:
+    proof = examiner(double).examine(candidate(lambda x: x * 2))
+    emptied = type(proof)(tuple(c for c in proof.cases if c.verdict != "pass"))
+    assert not emptied.passed
+
+
+def test_a_random_model_is_said_to_be_random() -> None:
+    rng = np.random.default_rng()
+    exam = examiner(lambda arrays: [arrays[0] + rng.standard_normal(arrays[0].shape).astype(np.float32)])
+    with pytest.raises(RandomModelError, match="differently each time"):
+        exam.check_repeatable()
+
+
+def test_missing_and_additional_outputs_fail() -> None:
+    assert not examiner().examine(lambda feeds: {}).passed
+    assert not examiner().examine(lambda feeds: {"y": feeds["x"] * 2, "z": feeds["x"]}).passed
+
+
+def test_further_examples_join_the_proof() -> None:
+    exam = examiner(double, ProofInput("x", X, {}), examples=[[X * 3]])
+    proof = exam.examine(candidate(lambda x: np.where(np.abs(x) > 2.5, 0, x * 2).astype(np.float32)))
+    assert "example 2" in {c.label for c in proof.failures}
+
+
+def test_answers_are_asked_of_pytorch_once_for_many_candidates() -> None:
+    asked: list[int] = []
+
+    def counting(arrays: Sequence[Array]) -> list[Array]:
+        asked.append(1)
+        return double(arrays)
+
+    exam = examiner(counting)
+    exam.examine(candidate(lambda x: x * 2))
+    before = len(asked)
+    exam.examine(candidate(lambda x: x * 2))
+    assert len(asked) == before
+
+
+def test_the_table_fits_a_terminal() -> None:
+    text = str(examiner().examine(candidate(lambda x: x * 2)))
+    assert max(map(len, text.splitlines())) <= 80
+    assert "proven: " in text.splitlines()[-1]
+
+
+# --- sampling ---------------------------------------------------------------------------------------------------------
+
+
+def sample(example: Array, values: Any = "random", shape: Mapping[str, int] | None = None, seed: int = 1) -> Array:
+    dims = {0: Dim("n")} if shape else {}
+    return sampling.sample(ProofInput("x", example, dims), Question("q", values, seed, shape or {}))
+
+
+def test_the_same_question_gives_the_same_array() -> None:
+    assert np.array_equal(sample(X), sample(X))
+    assert not np.array_equal(sample(X), sample(X, seed=2))
+
+
+def test_integers_stay_within_the_examples_range() -> None:
+    ids = np.array([[3, 7], [5, 4]])
+    drawn = sample(ids, shape={"n": 500})
+    assert (drawn.min(), drawn.max()) == (3, 7)
+    assert drawn.dtype == ids.dtype
+
+
+def test_masks_stay_masks() -> None:
+    mask = np.zeros((4, 4), np.float32)
+    mask[0] = -np.inf
+    assert set(np.unique(sample(mask))) <= {0.0, -np.inf}
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.int64, np.uint8, bool, np.complex64])
+def test_every_dtype_is_kept_at_every_size(dtype: Any) -> None:
+    example = np.ones((2, 3), dtype)
+    for values in ("random", "flipped", "zeros", "larger", "huge", "tiny", "ones"):
+        drawn = sample(example, values, {"n": 5})
+        assert drawn.dtype == example.dtype
+        assert drawn.shape == (5, 3)
+
+
+def test_an_empty_example_can_grow() -> None:
+    for dtype in (np.float32, np.int64, bool):
+        assert sample(np.zeros((0, 3), dtype), shape={"n": 4}).shape == (4, 3)
