@@ -17,66 +17,51 @@ from typing import TYPE_CHECKING, Any
 from torchport._version import __version__
 
 if TYPE_CHECKING:
-    from torchport import graph as graph
-    from torchport.doctor import doctor as doctor
-    from torchport.engines.base import Session as Session
-    from torchport.engines.base import open_session as session
-    from torchport.errors import (
-        CaptureError as CaptureError,
-    )
-    from torchport.errors import (
-        OpsetError as OpsetError,
-    )
-    from torchport.errors import (
-        ProofError as ProofError,
-    )
-    from torchport.errors import (
-        TorchportError as TorchportError,
-    )
-    from torchport.pipeline import export as export
-    from torchport.pipeline import verify as verify
-    from torchport.records import (
-        Attempt as Attempt,
-    )
-    from torchport.records import (
-        Dim as Dim,
-    )
-    from torchport.records import (
-        Exported as Exported,
-    )
-    from torchport.records import (
-        Finding as Finding,
-    )
-    from torchport.records import (
-        Proof as Proof,
-    )
+    from torchport import errors, graph
+    from torchport.engines.base import Session, open_session as session
+    from torchport.errors import CaptureError, OpsetError, ProofError, TorchportError
+    from torchport.health import doctor
+    from torchport.pipeline import export, verify
+    from torchport.records import Attempt, Dim, Exported, Finding, Proof
 
+__all__ = [
+    "Attempt",
+    "CaptureError",
+    "Dim",
+    "Exported",
+    "Finding",
+    "OpsetError",
+    "Proof",
+    "ProofError",
+    "Session",
+    "TorchportError",
+    "__version__",
+    "doctor",
+    "errors",
+    "export",
+    "graph",
+    "session",
+    "verify",
+]
+
+# name: where it lives, "module" or "module:name there"
 _HOMES = {
-    "export": ("torchport.pipeline", "export"),
-    "verify": ("torchport.pipeline", "verify"),
-    "session": ("torchport.engines.base", "open_session"),
-    "Session": ("torchport.engines.base", "Session"),
-    "doctor": ("torchport.doctor", "doctor"),
-    "TorchportError": ("torchport.errors", "TorchportError"),
-    "CaptureError": ("torchport.errors", "CaptureError"),
-    "OpsetError": ("torchport.errors", "OpsetError"),
-    "ProofError": ("torchport.errors", "ProofError"),
-    "Attempt": ("torchport.records", "Attempt"),
-    "Dim": ("torchport.records", "Dim"),
-    "Exported": ("torchport.records", "Exported"),
-    "Finding": ("torchport.records", "Finding"),
-    "Proof": ("torchport.records", "Proof"),
-    "graph": ("torchport.graph", ""),
-    "errors": ("torchport.errors", ""),
+    "errors": "torchport.errors",
+    "graph": "torchport.graph",
+    "session": "torchport.engines.base:open_session",
+    "Session": "torchport.engines.base:Session",
+    "doctor": "torchport.health:doctor",
+    "export": "torchport.pipeline:export",
+    "verify": "torchport.pipeline:verify",
+    **{name: f"torchport.errors:{name}" for name in ("CaptureError", "OpsetError", "ProofError", "TorchportError")},
+    **{name: f"torchport.records:{name}" for name in ("Attempt", "Dim", "Exported", "Finding", "Proof")},
 }
-
-__all__ = [*sorted(_HOMES), "__version__"]
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'torchport' has no attribute '{name}'")
-    home, attribute = _HOMES[name]
+    home, _, attribute = _HOMES[name].partition(":")
     module = import_module(home)
     value = getattr(module, attribute) if attribute else module
     globals()[name] = value

@@ -21,7 +21,7 @@ from torchport.capture.origins import find_origin
 from torchport.capture.reference import Array, Reference
 from torchport.capture.routes.base import Captured, Request
 from torchport.capture.state import MODES, Mode, preserved
-from torchport.capture.structure import Call, as_tensor
+from torchport.capture.structure import Call, as_tensor, signature_of
 from torchport.engines.base import Session, open_session
 from torchport.errors import (
     CaptureError,
@@ -36,15 +36,14 @@ from torchport.errors import (
     RefusedError,
     SourceError,
 )
-from torchport.graph import files
-from torchport.graph import opset as opsets
+from torchport.graph import files, opset as opsets
 from torchport.graph.describe import tensor_infos
+from torchport.proving import sampling
+from torchport.proving.proof import DimensionReport, Examiner
+from torchport.proving.sampling import ProofInput, Question
 from torchport.records import Attempt, Dim, Exported, Finding, Proof
 from torchport.silence import silence
 from torchport.tensors import to_numpy, to_torch
-from torchport.verify import sampling
-from torchport.verify.proof import DimensionReport, Examiner
-from torchport.verify.sampling import ProofInput, Question
 
 DEFAULT_OPSET = 20
 BRANCH_ROUNDS = 6  # further random values for a trace that may have frozen a branch
@@ -501,7 +500,7 @@ class _Exporter:
             )
         interface.name_output_dims(model, dims=job.spec.inputs, spec=job.spec, observed=job.examiner().observed)
         problem = _problem(proof, model, captured, job)
-        return _Tried(route, model, proof, [*captured.findings, *_harmless(captured)], problem)
+        return _Tried(route, model, proof, _harmless(captured), problem)
 
     def _finish(self, captured: Captured) -> ir.Model:
         job = self.job
@@ -597,6 +596,9 @@ def _problem(proof: Proof, model: ir.Model, captured: Captured, job: _Job) -> st
         text += f"; that node comes from {origin}"
     if captured.suspects:
         text += "; " + "; ".join(str(s) for s in captured.suspects[:3])
+    elif worst.sizes != sampling.example_sizes(job.proof_inputs()):
+        lines = captured.fixing_lines()
+        text += f"; sizes are fixed at {' and '.join(lines[-2:])}" if lines else ""
     return text
 
 
@@ -661,10 +663,12 @@ def _made_up_inputs(session: Session, target: Any) -> tuple[tuple[Any, ...], dic
     """Random inputs of the ONNX model's own dtypes and shapes, dynamic axes at size 2."""
     from torchport.capture.inputs import InputSpec, build_inputs
 
+    parameters = signature_of(target).parameters
+    by_name = all(info.name.split(".")[0] in parameters for info in session.inputs)
     specs = []
     for info in session.inputs:
         if info.shape is None:
             raise FileError(f"input '{info.name}' has no shape to make an example from", next_step="give --input")
         shape = [d if isinstance(d, int) else 2 for d in info.shape]
-        specs.append(InputSpec.tensor(info.name, info.dtype, shape))
+        specs.append(InputSpec.tensor(info.name if by_name else None, info.dtype, shape))
     return build_inputs(specs)

@@ -14,8 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from torchport.capture.input_text import Random, Scalar, Stored
 from torchport.capture.inputs import InputSpec, build_inputs, from_example, parse_input

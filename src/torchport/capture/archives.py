@@ -32,7 +32,10 @@ _PLAIN_GETATTR = re.compile(r'\bgetattr\((?:\([\w.]+\)|\w)[\w.]*, "(\w+)"\)')
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep torch's warnings and log lines from the user while a file is opened."""
+    """Keep torch's warnings and log lines from the user while a file is opened.
+
+    Not `silence`: what the user's own code prints while a trusted file is opened is not noise.
+    """
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -57,6 +60,14 @@ def only_weights() -> Iterator[None]:
     finally:
         del os.environ[switches[0]]
         os.environ.update({name: value for name, value in before.items() if value is not None})
+
+
+def load_weights(file: Path | IO[bytes], *, mmap: bool | None = None) -> Any:
+    """What a file of `torch.save` holds. Runs nothing: what is more than tensors and plain containers raises."""
+    import torch
+
+    with quiet(), only_weights():
+        return torch.load(file, map_location="cpu", weights_only=True, mmap=mmap)
 
 
 def kind_of(path: Path) -> Kind:
@@ -229,12 +240,9 @@ def _unpickle(path: Path) -> Any:
 
 
 def _weights_in(path: Path) -> Any:
-    """What the file holds if tensors and plain containers are all of it, else None. Runs nothing."""
-    import torch
-
+    """What the file holds if that is weights, else None."""
     try:
-        with quiet(), only_weights():
-            return torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+        return load_weights(path, mmap=zipfile.is_zipfile(path))
     except Exception:  # noqa: BLE001 -- a hostile pickle may raise anything; the answer is the same
         return None
 

@@ -22,7 +22,7 @@ _FRAMEWORKS = tuple(
 
 def is_user_file(path: str) -> bool:
     """Whether a source file is the user's (or a model library's), not the machinery's."""
-    if not path or path.startswith("<") or path.startswith(_PACKAGE + os.sep):
+    if not path or path.startswith(("<", _PACKAGE + os.sep)):
         return False
     if any(part in path for part in _FRAMEWORKS):
         return False

@@ -17,12 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from torchport.capture.archives import check_zip, first_line, only_weights, quiet
+from torchport.capture.archives import check_zip, first_line, load_weights
 from torchport.capture.input_text import InputSpec, Random, Scalar, Stored, is_name, parse_input
 from torchport.errors import InputError, SourceError
 from torchport.tensors import COMPLEX, DTYPES, INTEGERS, numpy_dtype, to_torch
 
 __all__ = ["InputSpec", "build_inputs", "from_example", "parse_input"]
+
+_DAMAGE = (ValueError, OSError, EOFError, SyntaxError, MemoryError, OverflowError)  # what numpy raises over a bad array
 
 Args = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -79,18 +81,22 @@ def _values(spec: InputSpec, rng: np.random.Generator) -> tuple[list[Any], dict[
     """What one spec adds to the positional and to the named arguments."""
     if isinstance(spec.value, Stored):
         return _from_file(spec.name, spec.value)
-    value = spec.value.value if isinstance(spec.value, Scalar) else _random(spec.value, rng)
-    return ([value], {}) if spec.name is None else ([], {spec.name: value})
+    return _one(spec.name, spec.value.value if isinstance(spec.value, Scalar) else _random(spec.value, rng))
+
+
+def _one(name: str | None, value: Any) -> tuple[list[Any], dict[str, Any]]:
+    return ([value], {}) if name is None else ([], {name: value})
 
 
 def _random(spec: Random, rng: np.random.Generator) -> Any:
     size = math.prod(spec.shape) * numpy_dtype(spec.dtype).itemsize
+    too_large = InputError(f"a tensor of {size:,} bytes does not fit into memory", where=f"--input {spec}")
     if size > _memory():
-        raise InputError(f"a tensor of {size:,} bytes does not fit into memory", where=f"--input {spec}")
+        raise too_large
     try:
         return to_torch(np.asarray(_draw(spec, rng)).astype(numpy_dtype(spec.dtype), copy=False))
     except MemoryError as error:
-        raise InputError(f"a tensor of {size:,} bytes does not fit into memory", where=f"--input {spec}") from error
+        raise too_large from error
 
 
 def _draw(spec: Random, rng: np.random.Generator) -> Any:
@@ -130,7 +136,7 @@ def _from_file(name: str | None, stored: Stored) -> tuple[list[Any], dict[str, A
         if name is None:
             args, kwargs = from_example(value)
             return list(args), _named(kwargs, path)
-    return ([value], {}) if name is None else ([], {name: value})
+    return _one(name, value)
 
 
 def _named(values: dict[str, Any], path: Path) -> dict[str, Any]:
@@ -164,7 +170,7 @@ def _npy(path: Path) -> Any:
     try:
         # a memory map checks the header's claims against the file's size before any memory is taken
         return _tensor(np.load(path, mmap_mode="r", allow_pickle=False), path)
-    except (ValueError, OSError, EOFError, SyntaxError, MemoryError, OverflowError) as error:
+    except _DAMAGE as error:
         raise _unreadable(path, first_line(error)) from error
 
 
@@ -178,9 +184,7 @@ def _npz(path: Path, key: str | None) -> dict[str, Any]:
             if key is not None and key not in arrays.files:
                 raise _unreadable(path, f"it has no '{key}', only {', '.join(arrays.files) or 'nothing'}")
             return {n: _tensor(arrays[n], path) for n in (arrays.files if key is None else [key])}
-    except (ValueError, OSError, EOFError, SyntaxError, MemoryError, OverflowError, zipfile.error) as error:
-        raise _unreadable(path, first_line(error)) from error
-    except (zlib.error, NotImplementedError, RuntimeError, KeyError, AttributeError) as error:
+    except (*_DAMAGE, zipfile.error, zlib.error, NotImplementedError, RuntimeError, KeyError, AttributeError) as error:
         raise _unreadable(path, first_line(error)) from error
 
 
@@ -201,13 +205,10 @@ def _tensor(array: Any, path: Path) -> Any:
 
 
 def _pt(path: Path) -> Any:
-    import torch
-
     try:
         if zipfile.is_zipfile(path):
             check_zip(path)
-        with quiet(), only_weights():
-            return torch.load(path, map_location="cpu", weights_only=True)
+        return load_weights(path)
     except SourceError as error:
         raise _unreadable(path, error.what) from error
     except Exception as error:

@@ -154,7 +154,7 @@ def _is_arithmetic(node: ast.AST) -> bool:
 
 def _is_small(value: object) -> bool:
     if isinstance(value, str):
-        return _PATH.fullmatch(value) is not None or re.fullmatch(r"[\w .+-]*", value) is not None
+        return re.fullmatch(r"[\w .+-]*", value) is not None
     return value is None or (isinstance(value, bool | int | float) and abs(value) < _LARGEST)
 
 

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from torchport.capture.archives import check_zip, first_line, only_weights, quiet
+from torchport.capture.archives import check_zip, first_line, load_weights, only_weights, quiet
 from torchport.capture.program_text import Refusal, check_plain, check_program
 from torchport.errors import SourceError, UntrustedError
 
@@ -105,9 +105,12 @@ class _Archive:
     def size(self, name: str) -> int:
         return int(self._reader.get_record_size(name)) if name in self.names else 0
 
-    def read(self, name: str) -> bytes:
+    def need(self, name: str) -> None:
         if name not in self.names:
             raise self.broken(f"it has no {name}")
+
+    def read(self, name: str) -> bytes:
+        self.need(name)
         try:
             return bytes(self._reader.get_record(name))
         except RuntimeError as error:
@@ -183,8 +186,7 @@ def _check_payloads(archive: _Archive, folder: str, config: str) -> None:
 
 def _check_payload(archive: _Archive, folder: str, meta: Any) -> None:
     member = folder + str(meta.path_name)
-    if member not in archive.names:
-        raise archive.broken(f"it has no {member}")
+    archive.need(member)
     if folder == _CONSTANTS and not str(meta.path_name).startswith("tensor_"):
         raise Refusal(f"{member} is a pickled object, not a tensor")
     if meta.use_pickle:
@@ -205,14 +207,11 @@ def _check_sizes(archive: _Archive, member: str, meta: Any) -> None:
 
 def _check_pickle(archive: _Archive, member: str) -> Any:
     """Open a pickle of torch's in the way that runs nothing; what does not open so is refused."""
-    import torch
-
     data = archive.read(member)
     if zipfile.is_zipfile(io.BytesIO(data)):
         check_zip(io.BytesIO(data), where=f"{archive.path}, {member}")
     try:
-        with quiet(), only_weights():
-            return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+        return load_weights(io.BytesIO(data))
     except Exception as error:
         raise Refusal(f"{member} is a pickle of more than tensors") from error
 

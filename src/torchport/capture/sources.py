@@ -100,9 +100,13 @@ def _existing(place: str) -> Path:
     if os.path.exists(place):  # not Path.exists, which raises on a name too long to be one
         return path
     names = [p.name for p in itertools.islice(path.parent.iterdir(), 10_000)] if os.path.isdir(path.parent) else []
-    close = difflib.get_close_matches(path.name, names, n=3)
-    hint = "did you mean " + " or ".join(str(path.parent / c) for c in close) + "?" if close else _FORMS
+    hint = _did_you_mean(path.name, names, lambda close: str(path.parent / close)) or _FORMS
     raise SourceError(f"there is no file {place}", where=str(path.parent.absolute()), next_step=hint)
+
+
+def _did_you_mean(wrong: str, known: list[str], write: Callable[[str], str]) -> str:
+    close = difflib.get_close_matches(wrong, known, n=3)
+    return "did you mean " + " or ".join(map(write, close)) + "?" if close else ""
 
 
 def _from_saved(path: Path, name: str, *, trust: bool) -> Source:
@@ -116,7 +120,7 @@ def _from_saved(path: Path, name: str, *, trust: bool) -> Source:
         model = _open(path, trust=trust)
     except OSError as error:
         raise SourceError(f"{path.name} cannot be read: {error.strerror}", where=str(path)) from error
-    return Source(model, path.name, _saved_inputs(model))
+    return Source(model, path.name, _own_inputs(model))
 
 
 def _open(path: Path, *, trust: bool) -> Any:
@@ -130,11 +134,12 @@ def _open(path: Path, *, trust: bool) -> Any:
     return load_program(path, trust=trust)
 
 
-def _saved_inputs(model: Any) -> Callable[[], object] | None:
-    found: Any = getattr(model, "example_inputs", None)
-    if found is None or callable(found):
-        return found
-    return lambda: found
+def _own_inputs(model: Any) -> Callable[[], object] | None:
+    return _giving(getattr(model, "example_inputs", None))
+
+
+def _giving(inputs: Any) -> Callable[[], object] | None:
+    return inputs if inputs is None or callable(inputs) else lambda: inputs
 
 
 def _import(place: str, spec: str) -> ModuleType:
@@ -159,11 +164,10 @@ def _find(module: ModuleType, name: str, place: str) -> Any:
 
 def _missing(module: ModuleType, holder: Any, part: str, place: str) -> SourceError:
     names = [n for n in dir(holder) if not n.startswith("__")]
-    close = difflib.get_close_matches(part, names, n=3)
-    hints = ["did you mean " + " or ".join(f"'{c}'" for c in close) + "?"] if close else []
     where = place if holder is module else f"{place}:{getattr(holder, '__name__', type(holder).__name__)}"
-    hints += [offer] if (offer := _offer(module, place)) else []
-    return SourceError(f"there is no '{part}' in {where}", where=place, next_step=" ".join(hints) or _FORMS)
+    hints = [_did_you_mean(part, names, lambda close: f"'{close}'"), _offer(module, place)]
+    advice = " ".join(filter(None, hints)) or _FORMS
+    return SourceError(f"there is no '{part}' in {where}", where=place, next_step=advice)
 
 
 def _offer(module: ModuleType, place: str) -> str:
@@ -239,4 +243,4 @@ def _required(function: Any) -> list[str] | None:
 def _example_inputs(module: ModuleType, model: Any) -> Callable[[], object] | None:
     """The `example_inputs` at module level, else the model's own."""
     found = vars(module).get("example_inputs")
-    return _saved_inputs(model) if found is None else found if callable(found) else lambda: found
+    return _own_inputs(model) if found is None else _giving(found)

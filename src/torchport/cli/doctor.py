@@ -13,7 +13,7 @@ def command(as_json: bool, quiet: bool) -> None:
     """Show versions, engines and CPU features, what is missing and how to get it. Exits 1 if something needed is."""
     with progress(quiet or as_json) as say:
         say("looking")
-        from torchport.doctor import doctor
+        from torchport.health import doctor
 
         health = doctor()
     if as_json:

@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchport.graph.files import load as load
-    from torchport.graph.files import save as save
+    from torchport.graph.files import load as load, save as save
 
 __all__ = ["load", "save"]
 

@@ -151,7 +151,7 @@ def _entries(dtype: ir.DataType, count: int) -> int:
         return 2 * count
     if dtype == ir.DataType.STRING or dtype.bitwidth >= 6:
         return count
-    return -(-count * dtype.bitwidth // 8)
+    return _bytes(dtype, count)
 
 
 def _bytes(dtype: ir.DataType, count: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import onnx_ir as ir
@@ -43,11 +43,12 @@ class Captured:
 
     Attributes:
         suspects: lines at which the capture may have frozen a choice; each asks for more proof.
+        fixing_lines: finds the user's lines that fix sizes. Slow, for use when the proof has failed.
     """
 
     model: ir.Model
-    findings: tuple[Finding, ...] = ()
     suspects: tuple[Finding, ...] = ()
+    fixing_lines: Callable[[], Sequence[str]] = tuple
 
 
 class Route(Protocol):

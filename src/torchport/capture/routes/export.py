@@ -36,7 +36,7 @@ def capture(request: Request) -> Captured:
         except Exception as error:
             raise _translation_error(error, program) from error
     assert translated is not None  # dynamo=True always gives a program back
-    return Captured(translated.model)
+    return Captured(translated.model, fixing_lines=lambda: _fixing_lines(request))
 
 
 def _program(request: Request) -> torch.export.ExportedProgram:
@@ -69,31 +69,33 @@ def _check_not_frozen(program: torch.export.ExportedProgram, request: Request) -
     if not frozen:
         return
     name, size, place = frozen[0]
-    line = "" if request.program else _guilty_line(request)
+    lines = _fixing_lines(request)
     raise CaptureError(
         f"dimension '{name}' ({place}) was fixed to {size} by the capture",
-        where=line or None,
+        where=lines[-1] if lines else None,  # the last one fixed it for good
         next_step="compute with x.shape[i] instead of int(...) of it, or leave the dimension out",
     )
 
 
-def _frozen(program: torch.export.ExportedProgram, dims: InputDims, names: list[str]) -> list[tuple[str, int, str]]:
+def _frozen(program: torch.export.ExportedProgram, dims: InputDims, names: list[str]) -> list[tuple[str, str, str]]:
     inputs = set(program.graph_signature.user_inputs)
     placeholders = [n for n in program.graph.nodes if n.op == "placeholder" and n.name in inputs]
     values = [n.meta["val"] for n in placeholders if isinstance(n.meta.get("val"), torch.Tensor)]
     return [
-        (dim.name, value.shape[axis], f"{name} axis {axis}")
+        (dim.name, str(value.shape[axis]), f"{name} axis {axis}")
         for name, value in zip(names, values, strict=True)
         for axis, dim in dims.get(name, {}).items()
-        if isinstance(value.shape[axis], int)
+        if str(value.shape[axis]).isdecimal()  # a symbol that was given one value is still a SymInt, but shows it
     ]
 
 
-def _guilty_line(request: Request) -> str:
-    """Capture once more, watching; the last fixing line is the one that fixed it for good."""
-    with watch_guards() as lines:
+def _fixing_lines(request: Request) -> list[str]:
+    """Capture once more, watching where sizes are fixed."""
+    if request.program is not None:
+        return []  # the capture was not ours
+    with silence(), watch_guards() as lines:
         _torch_export(request)
-    return lines[-1] if lines else ""
+    return lines
 
 
 def _reason(error: Exception) -> str:

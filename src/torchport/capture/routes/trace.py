@@ -109,7 +109,7 @@ def _suspects(caught: list[warnings.WarningMessage]) -> list[Finding]:
     for warning in caught:
         if warning.category.__name__ == "TracerWarning" and is_user_file(warning.filename):
             line = place(warning.filename, warning.lineno)
-            text = str(warning.message).split(".")[0]
+            text = str(warning.message).split(". ")[0]
             found.setdefault(line, Finding(f"the trace may have frozen a choice: {text}", line))
     return list(found.values())
 

@@ -6,6 +6,7 @@ import onnx_ir as ir
 
 from torchport.graph.opset_rules import reading
 from torchport.graph.opset_rules.builder import Builder, Rules
+from torchport.graph.opset_rules.reduce import REDUCTIONS
 
 _ONE_AXIS = (
     "ArgMax",
@@ -18,19 +19,7 @@ _ONE_AXIS = (
     "Softmax",
     "Split",
 )
-_SEVERAL = (
-    "ReduceL1",
-    "ReduceL2",
-    "ReduceLogSum",
-    "ReduceLogSumExp",
-    "ReduceMax",
-    "ReduceMean",
-    "ReduceMin",
-    "ReduceProd",
-    "ReduceSum",
-    "ReduceSumSquare",
-    "Squeeze",
-)
+_SEVERAL = (*REDUCTIONS, "Squeeze")
 
 
 def axis_from_front(node: ir.Node, b: Builder) -> None:

@@ -8,8 +8,6 @@ from torchport.graph.opset_rules import reading
 from torchport.graph.opset_rules.builder import Builder, Rules
 from torchport.graph.opset_rules.reading import Refusal
 
-_POOLS = ("AveragePool", "MaxPool", "LpPool")
-
 
 def windows_start_inside(node: ir.Node, b: Builder) -> None:
     """Since 22 a window that would start in the right padding is left out.

@@ -21,6 +21,7 @@ _OTHERS = (
     "ReduceProd",
     "ReduceSumSquare",
 )
+REDUCTIONS = ("ReduceSum", *_OTHERS)
 _UNCHANGED_BY_NOTHING = ("ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum")
 
 

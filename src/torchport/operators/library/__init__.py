@@ -8,8 +8,8 @@ from typing import Any
 
 def translations() -> dict[Any, Callable[..., Any]]:
     """Torch operator to translation, as `torch.onnx.export` takes it in its custom translation table."""
-    from torch.ops import aten
+    import torch
 
     from torchport.operators.library.scaled_dot_product_attention import scaled_dot_product_attention
 
-    return {aten.scaled_dot_product_attention.default: scaled_dot_product_attention}
+    return {torch.ops.aten.scaled_dot_product_attention.default: scaled_dot_product_attention}

@@ -16,7 +16,9 @@ import math
 from typing import Any
 
 import onnx_ir as ir
-from onnxscript import opset18 as op
+from onnxscript import opset18
+
+op: Any = opset18  # its annotations know eager tensors only, not a graph's values
 
 
 def scaled_dot_product_attention(

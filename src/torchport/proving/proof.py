@@ -13,11 +13,11 @@ import numpy as np
 
 from torchport import memory
 from torchport.errors import EngineError, RandomModelError
+from torchport.proving import sampling
+from torchport.proving.metrics import check_output
+from torchport.proving.sampling import ProofInput, Question
+from torchport.proving.tolerances import tolerance
 from torchport.records import Case, Finding, OutputCheck, Proof, Verdict
-from torchport.verify import sampling
-from torchport.verify.metrics import check_output
-from torchport.verify.sampling import ProofInput, Question
-from torchport.verify.tolerances import tolerance
 
 Array = np.ndarray[Any, Any]
 Ask = Callable[[Sequence[Array]], list[Array]]

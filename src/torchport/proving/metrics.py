@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from torchport.proving.tolerances import FLOOR, Tolerance
 from torchport.records import OutputCheck
-from torchport.verify.tolerances import FLOOR, Tolerance
 
 Array = np.ndarray[Any, Any]
 

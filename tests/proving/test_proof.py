@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from torchport.errors import EngineError, RandomModelError
+from torchport.proving import sampling
+from torchport.proving.proof import Examiner
+from torchport.proving.sampling import ProofInput, Question
 from torchport.records import Dim
-from torchport.verify import sampling
-from torchport.verify.proof import Examiner
-from torchport.verify.sampling import ProofInput, Question
 
 Array = np.ndarray[Any, Any]
 X = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)

@@ -8,12 +8,11 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from hypothesis.extra import numpy as hnp
 
-from torchport.verify.metrics import check_output
-from torchport.verify.tolerances import EXACT, tolerance
+from torchport.proving.metrics import check_output
+from torchport.proving.tolerances import EXACT, tolerance
 
 
 def check(reference: Any, candidate: Any, dtype: str = "float32") -> Any:

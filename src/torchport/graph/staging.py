@@ -1,0 +1,119 @@
+"""Moves a model into place so that a crash, a full disk or a second writer leaves the old one or the new, never a mix.
+
+Everything is written and flushed in a hidden folder beside the target (the same disk, so moving is atomic).
+Then the data file, named by its content, is moved into place, where nothing refers to it yet; then the
+`.onnx`, the one moment the new model begins to exist.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from onnx import ModelProto, TensorProto
+
+from torchport.graph.drafts import Draft
+from torchport.graph.external import tensors
+from torchport.graph.locks import CAN_LOCK, locked, opened, sync_folder, try_lock
+from torchport.graph.wire import PROTOBUF_LIMIT
+
+_SUFFIX = ".torchport"
+
+
+@contextlib.contextmanager
+def staging(target: Path) -> Iterator[Path]:
+    """A hidden folder beside `target` to work in, gone afterwards whatever happens.
+
+    It is locked while in use. One without a lock was left by a process that was killed, and is removed.
+    """
+    prefix = f".{target.name}."
+    with contextlib.ExitStack() as stack:
+        with locked(target.parent):
+            _sweep(target.parent, prefix)
+            folder = Path(tempfile.mkdtemp(dir=target.parent, prefix=prefix, suffix=_SUFFIX))
+            handle = stack.enter_context(opened(folder))
+            try_lock(handle)
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        yield folder
+
+
+def _sweep(folder: Path, prefix: str) -> None:
+    if not CAN_LOCK:
+        return
+    for entry in list(os.scandir(folder)):
+        left = entry.name.startswith(prefix) and entry.name.endswith(_SUFFIX)
+        if left and entry.is_dir(follow_symlinks=False):
+            with opened(Path(entry.path)) as handle:
+                if try_lock(handle):
+                    shutil.rmtree(entry.path, ignore_errors=True)
+
+
+def commit(draft: Draft, target: Path, *, before_removal: Callable[[Path], None]) -> None:
+    """Move a draft to where it belongs, and remove the data file only the model it replaces needed.
+
+    Args:
+        draft: the model, flushed to disk.
+        target: where its `.onnx` goes; the data file goes beside it.
+        before_removal: called with each old data file before it is removed.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        shutil.copymode(target, draft.onnx)
+    with locked(target.parent):
+        old = _data_names(target)
+        _move(draft, target)
+        for name in sorted(old - {draft.data.name if draft.data else ""}):
+            with contextlib.suppress(OSError):  # the new model is there; what is left over harms nobody
+                if not _mentioned(name, target):
+                    before_removal(target.parent / name)
+                    os.unlink(target.parent / name)
+
+
+def _move(draft: Draft, target: Path) -> None:
+    fresh = None
+    try:
+        if draft.data is not None:
+            data = target.parent / draft.data.name
+            fresh = None if os.path.lexists(data) else data
+            os.replace(draft.data, data)
+            sync_folder(target.parent)
+        os.replace(draft.onnx, target)
+    except BaseException:
+        if fresh is not None and draft.onnx.exists():  # not committed: nothing refers to the data
+            fresh.unlink(missing_ok=True)
+        raise
+    sync_folder(target.parent)
+
+
+def _data_names(target: Path) -> set[str]:
+    """The data files of the model at `target` that bear the names given here, if there is such a model."""
+    ours = re.compile(re.escape(target.stem) + r"\.[0-9a-f]{16}\.data")
+    present = {entry.name for entry in os.scandir(target.parent) if ours.fullmatch(entry.name)}
+    if not present or not target.is_file() or target.stat().st_size > PROTOBUF_LIMIT:
+        return set()
+    try:
+        proto = ModelProto.FromString(target.read_bytes())
+    except DecodeError:
+        return set()
+    outside = (t for t in tensors(proto) if isinstance(t, TensorProto) and t.data_location == TensorProto.EXTERNAL)
+    return present & {e.value for t in outside for e in t.external_data if e.key == "location"}
+
+
+def _mentioned(name: str, target: Path) -> bool:
+    """Whether another model in the folder, a copy of the old one say, still needs the data file."""
+    others = [p for p in target.parent.glob("*.onnx") if p.name != target.name and p.is_file()]
+    return any(_holds(other, name.encode()) for other in others)
+
+
+def _holds(path: Path, text: bytes) -> bool:
+    with path.open("rb") as file:
+        if not os.fstat(file.fileno()).st_size:
+            return False
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            return content.find(text) >= 0

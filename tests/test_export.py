@@ -1,0 +1,466 @@
+"""tp.export: what can be exported, every option, and that the model is left as it was found."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from torch import nn
+
+import torchport as tp
+from torchport import metadata
+from torchport.errors import (
+    DynamicError,
+    ForwardError,
+    InputError,
+    OptionError,
+    RandomModelError,
+    SaveError,
+    SourceError,
+)
+
+# The tests below make TorchScript models as users have them; torch warns that it will go one day.
+SCRIPTS = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+X = torch.randn(2, 4, generator=torch.Generator().manual_seed(0))
+
+
+def agree(exported: tp.Exported, model: Any, *inputs: torch.Tensor) -> None:
+    """The exported model gives the model's own answers."""
+    with torch.no_grad():
+        want = model(*inputs)
+    got = tp.session(exported.model)(*inputs)
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+
+
+# --- what can be exported ---------------------------------------------------------------------------------------------
+
+
+def test_a_module_with_an_example_of_batch_one_takes_any_batch(exported: tp.Exported, small_net: nn.Module) -> None:
+    assert exported.route == "export"
+    assert [str(i) for i in exported.inputs] == ["x: float32[batch,3,height,width]"]
+    assert [str(o) for o in exported.outputs] == ["logits: float32[batch,5]", "pooled: float32[batch,8]"]
+    assert [a.outcome for a in exported.attempts] == ["passed"]
+    sizes = {c.sizes["batch"] for c in exported.proof.cases}
+    assert {1, 2} < sizes
+    x = torch.randn(7, 3, 5, 11)
+    logits, pooled = tp.session(exported.model)(x)
+    torch.testing.assert_close(logits, small_net(x)["logits"], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(pooled, small_net(x)["pooled"], rtol=1e-4, atol=1e-5)
+
+
+def test_a_plain_function() -> None:
+    def scaled(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return (x @ y).relu()
+
+    exported = tp.export(scaled, (X, torch.ones(4, 3)), dynamic={"x": {0: "n"}}, route="trace")
+    assert [i.name for i in exported.inputs] == ["x", "y"]
+    agree(exported, scaled, torch.randn(5, 4), torch.randn(4, 3))
+
+
+class Branching(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.sum() > 0:
+            return self.fc(x)
+        return -x
+
+
+def test_a_branch_on_data_survives_by_the_script_route() -> None:
+    model = Branching()
+    exported = tp.export(model, X, dynamic={"x": {0: "n"}})
+    assert exported.route == "script"
+    assert exported.attempts[0].outcome == "failed"
+    assert "test_export.py" in exported.attempts[0].reason
+    for x in (torch.ones(3, 4), -torch.ones(3, 4)):
+        agree(exported, model, x)
+
+
+@SCRIPTS
+def test_a_scripted_module() -> None:
+    model = torch.jit.script(Branching())
+    exported = tp.export(model, X, dynamic={"x": [0]})
+    assert exported.route == "script"
+    assert exported.inputs[0].shape == ("x_dim0", 4)
+    for x in (torch.ones(3, 4), -torch.ones(3, 4)):
+        agree(exported, model, x)
+
+
+@SCRIPTS
+def test_a_traced_module() -> None:
+    model = torch.jit.trace(nn.Sequential(nn.Linear(4, 3), nn.ReLU()), X)
+    exported = tp.export(model, X, dynamic={"input": {0: "n"}})
+    agree(exported, model, torch.randn(5, 4))
+
+
+def test_an_exported_program_with_its_own_dimensions_or_new_names() -> None:
+    program = torch.export.export(nn.Linear(4, 3), (X,), dynamic_shapes={"input": {0: torch.export.Dim("n")}})
+    assert tp.export(program).inputs[0].shape == ("input_dim0", 4)
+    named = tp.export(program, dynamic={"input": {0: "batch"}})
+    assert named.inputs[0].shape == ("batch", 4)
+    assert named.outputs[0].shape == ("batch", 3)
+
+
+@dataclasses.dataclass
+class Batch:
+    x: torch.Tensor
+    more: list[torch.Tensor]
+
+
+class Nested(nn.Module):
+    def forward(
+        self, batch: Batch, *extra: torch.Tensor, scale: float = 1.0, mask: torch.Tensor | None = None, **named: Any
+    ) -> dict[str, Any]:
+        y = (batch.x + batch.more[0]) * scale + extra[0]
+        return {"y": y, "rows": y.shape[0], "parts": (y + named["offset"], None), "x": batch.x}
+
+
+def test_any_nesting_of_inputs_and_outputs() -> None:
+    exported = tp.export(
+        Nested(),
+        (Batch(X, [X, X]), torch.ones(4)),
+        kwargs={"scale": 2.0, "mask": None, "offset": torch.ones(1)},
+        dynamic={"batch": {"x": {0: "n"}, "more": [{0: "n"}, {0: "n"}]}},
+    )
+    assert [i.name for i in exported.inputs] == ["batch.x", "batch.more.0", "batch.more.1", "extra.0", "offset"]
+    assert [o.name for o in exported.outputs] == ["y", "rows", "parts.0", "x"]
+    assert any("'scale'" in str(f) and "2.0" in str(f) for f in exported.findings)
+    x = torch.randn(5, 4)
+    y, rows, part, same = tp.session(exported.model)(x, x, x, torch.ones(4), torch.ones(1))
+    torch.testing.assert_close(y, 2 * (x + x) + 1)
+    assert rows == 5
+    torch.testing.assert_close(part, y + 1)
+    torch.testing.assert_close(same, x)
+
+
+# --- names ------------------------------------------------------------------------------------------------------------
+
+
+class TwoInputs(nn.Module):
+    def forward(self, a: torch.Tensor, unused: torch.Tensor) -> torch.Tensor:
+        return a * 2
+
+
+@pytest.mark.parametrize("route", ["export", "trace"])
+def test_unused_inputs_stay_unless_asked(route: str) -> None:
+    kept = tp.export(TwoInputs(), (X, X), route=route)
+    assert [i.name for i in kept.inputs] == ["a", "unused"]
+    dropped = tp.export(TwoInputs(), (X, X), route=route, keep_unused_inputs=False)
+    assert [i.name for i in dropped.inputs] == ["a"]
+
+
+@pytest.mark.parametrize("route", ["export", "trace"])
+def test_inputs_outputs_and_their_dims_are_renamed(route: str) -> None:
+    exported = tp.export(
+        nn.Linear(4, 4),
+        X,
+        route=route,
+        input_names=["pixels"],
+        output_names=["input"],  # the parameter's own name, now given to the output
+        dynamic={"pixels": {0: "N"}, "input": {0: "N"}},
+    )
+    assert str(exported.inputs[0]) == "pixels: float32[N,4]"
+    assert str(exported.outputs[0]) == "input: float32[N,4]"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"input_names": ["a", "b"]}, "2 input names given, the model has 1"),
+        ({"output_names": []}, "0 output names given"),
+        ({"input_names": ["same"], "output_names": ["same"]}, "given to an input and to an output"),
+        ({"input_names": [""]}, "is empty"),
+        ({"route": "magic"}, "there is no route 'magic'"),
+        ({"mode": "test"}, "there is no mode 'test'"),
+        ({"weights": "no"}, "weights='no' is unknown"),
+        ({"opset": 3}, "opset 3"),
+        ({"opset": 99}, "opset 99"),
+    ],
+)
+def test_options_that_cannot_be_meant(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        tp.export(nn.Linear(4, 4), X, **options)
+    assert message in str(caught.value)
+
+
+def test_weights_and_modules_carry_the_models_own_names(exported: tp.Exported) -> None:
+    assert {"conv.weight", "fc.bias"} <= set(exported.model.graph.initializers)
+    origins = {n.metadata_props.get("torchport.module") for n in exported.model.graph}
+    assert {"norm", "fc"} <= origins  # the norm is folded into the convolution before it
+    sources = {n.metadata_props.get("torchport.source", "") for n in exported.model.graph}
+    assert any(s.startswith("tests/conftest.py:") for s in sources)
+    assert not any(k.startswith("pkg.torch") for n in exported.model.graph for k in n.metadata_props)
+
+
+# --- dynamic dimensions -----------------------------------------------------------------------------------------------
+
+
+class Freezing(nn.Module):
+    """The shape is taken into Python and so frozen; not scriptable either."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = [*range(x.shape[0])]
+        weights = torch.tensor([1.0 + r for r in rows])
+        return x * weights[:, None]
+
+
+def test_a_frozen_dimension_is_found_and_the_line_named() -> None:
+    with pytest.raises((tp.ProofError, tp.CaptureError)) as caught:
+        tp.export(Freezing(), X, dynamic={"x": {0: "n"}})
+    text = str(caught.value)
+    assert "dimension 'n' (x axis 0) was fixed to 2" in text
+    assert "test_export.py" in text
+    assert "range(x.shape[0])" in text
+
+
+def test_a_dimension_the_model_itself_cannot_vary() -> None:
+    with pytest.raises(DynamicError, match="dimension 'f' cannot vary"):
+        tp.export(nn.Linear(4, 4), X, dynamic={"input": {1: "f"}})
+
+
+def test_axes_are_inferred_from_examples() -> None:
+    exported = tp.export(nn.Linear(4, 4), X, examples=[(torch.randn(5, 4),)], dynamic="auto", route="trace")
+    assert exported.inputs[0].shape == ("input_dim0", 4)
+    assert "example 2" in {c.label for c in exported.proof.cases}
+    with pytest.raises(DynamicError, match="needs more than one example"):
+        tp.export(nn.Linear(4, 4), X, dynamic="auto")
+
+
+def test_sizes_that_must_be_multiples_are_found() -> None:
+    class Halves(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.reshape(x.shape[0] // 4, 4, -1).sum(1)
+
+    exported = tp.export(Halves(), torch.randn(8, 3), dynamic={"x": {0: "n"}}, route="export")
+    assert {c.sizes["n"] for c in exported.proof.cases if c.verdict == "pass"} > {8}
+
+
+# --- wrong models never leave -----------------------------------------------------------------------------------------
+
+
+class Threshold(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        factor = 3 if float(x.abs().max()) > 5 else 1
+        return x * factor
+
+
+def test_a_trace_that_froze_a_choice_is_refused_and_writes_nothing(tmp_path: Path) -> None:
+    target = tmp_path / "model.onnx"
+    with pytest.raises(tp.ProofError) as caught:
+        tp.export(Threshold(), X, route="trace", output=target)
+    assert not caught.value.proof.passed
+    assert "frozen a choice" in str(caught.value)
+    assert "test_export.py" in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_allow_unproven_saves_and_says_so_inside(tmp_path: Path) -> None:
+    target = tmp_path / "model.onnx"
+    exported = tp.export(Threshold(), X, route="trace", output=target, allow_unproven=True)
+    assert not exported.proven
+    assert "unproven" in metadata.read(tp.graph.load(target))
+
+
+def test_a_tracers_warning_that_does_no_harm_is_a_finding() -> None:
+    class Asserts(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            assert bool((x.shape[1] == torch.tensor(4)).all())
+            return x * 2
+
+    exported = tp.export(Asserts(), X, route="trace")
+    assert any("no case showed it to matter" in str(f) for f in exported.findings)
+
+
+def test_a_random_model_is_said_to_be_random() -> None:
+    with pytest.raises(RandomModelError):
+        tp.export(nn.Dropout(0.5), torch.ones(8, 8), mode="train")
+
+
+# --- the model is left as it was found --------------------------------------------------------------------------------
+
+
+class Stateful(nn.Module):
+    """Counts calls in a buffer and an attribute, and has a batch norm that learns in training mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+        self.norm = nn.BatchNorm1d(4)
+        self.seen: list[int] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        x.mul_(2)
+        return self.norm(x) + self.calls
+
+
+def test_state_mode_inputs_and_random_numbers_are_as_before() -> None:
+    model = Stateful().train()
+    model.norm.eval()
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    x = X.clone()
+    torch.manual_seed(7), random.seed(7), np.random.seed(7)
+    states = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].copy()
+    exported = tp.export(model, x, dynamic={"x": {0: "n"}})
+    assert exported.proof.passed
+    assert model.training
+    assert not model.norm.training
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+    assert torch.equal(x, X)
+    assert torch.equal(torch.get_rng_state(), states[0])
+    assert random.getstate() == states[1]
+    assert np.array_equal(np.random.get_state()[1], states[2])
+
+
+# --- opset, weights and other options ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("opset", [9, 13, 17, 18, 21])
+def test_the_opset_is_exactly_the_one_asked_for(small_net: nn.Module, tmp_path: Path, opset: int) -> None:
+    target = tmp_path / "model.onnx"
+    exported = tp.export(small_net, torch.randn(1, 3, 8, 8), output=target, opset=opset, dynamic={"x": {0: "n"}})
+    proto = onnx.load(target)
+    assert [(o.domain, o.version) for o in proto.opset_import if not o.domain] == [("", opset)]
+    assert proto.ir_version == onnx.helper.find_min_ir_version_for(proto.opset_import)
+    assert exported.opset == opset
+
+
+def test_an_opset_out_of_reach_names_what_stands_in_the_way() -> None:
+    class Grid(nn.Module):
+        def forward(self, x: torch.Tensor, grid: torch.Tensor) -> torch.Tensor:
+            return nn.functional.grid_sample(x, grid, align_corners=False)
+
+    with pytest.raises(tp.OpsetError) as caught:
+        tp.export(Grid(), (torch.randn(1, 2, 4, 4), torch.rand(1, 3, 3, 2)), opset=13)
+    assert caught.value.nearest == 16
+    assert any("GridSample" in b or "grid_sampl" in b for b in caught.value.blockers)
+    assert "opset 16" in str(caught.value)
+
+
+def test_weights_can_be_inputs_or_left_out(tmp_path: Path) -> None:
+    model = nn.Linear(4, 3)
+    as_inputs = tp.export(model, X, weights="inputs").model
+    assert {v.name for v in as_inputs.graph.inputs} == {"input", "weight", "bias"}
+    assert set(as_inputs.graph.initializers) == {"weight", "bias"}
+    target = tmp_path / "bare.onnx"
+    tp.export(model, X, weights="omit", output=target)
+    answer = tp.session(target).run(
+        {"input": X.numpy(), "weight": model.weight.detach().numpy(), "bias": model.bias.detach().numpy()}
+    )
+    np.testing.assert_allclose(answer["output"], model(X).detach().numpy(), rtol=1e-5)
+
+
+def test_custom_opsets_and_translations() -> None:
+    from onnxscript import opset18 as op
+
+    def twice_negated(x: Any) -> Any:
+        return op.Neg(op.Neg(op.Relu(x)))
+
+    exported = tp.export(
+        nn.ReLU(), X, translations={torch.ops.aten.relu.default: twice_negated}, custom_opsets={"mine": 3}
+    )
+    assert exported.model.opset_imports["mine"] == 3
+    assert [n.op_type for n in exported.model.graph].count("Neg") == 2
+
+
+def test_external_data_lies_beside_the_model(tmp_path: Path) -> None:
+    target = tmp_path / "model.onnx"
+    tp.export(nn.Linear(64, 64), torch.randn(2, 64), output=target, external_data=True)
+    assert len(list(tmp_path.iterdir())) == 2
+    onnx.checker.check_model(str(target), full_check=True)
+    assert tp.session(target)(torch.randn(2, 64)).shape == (2, 64)
+
+
+def test_the_saved_file_tells_its_story(tmp_path: Path, small_net: nn.Module) -> None:
+    target = tmp_path / "model.onnx"
+    for name in ("first", "second"):
+        tp.export(small_net, torch.ones(1, 3, 8, 8), output=target)
+        (tmp_path / name).write_bytes(target.read_bytes())
+    assert (tmp_path / "first").read_bytes() == (tmp_path / "second").read_bytes()
+    story = metadata.read(tp.graph.load(target))
+    assert story["route"] == "export"
+    assert story["proof"]["passed"] is True
+    assert story["versions"]["torch"].startswith("2.")
+    onnx.checker.check_model(str(target), full_check=True)
+
+
+# --- bad input --------------------------------------------------------------------------------------------------------
+
+
+def test_a_model_that_raises_shows_its_own_line() -> None:
+    class Broken(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise ValueError("my own complaint")
+
+    with pytest.raises(ForwardError) as caught:
+        tp.export(Broken(), X)
+    assert "my own complaint" in str(caught.value)
+    assert "test_export.py" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("model", "args", "error", "message"),
+    [
+        (nn.Linear(4, 4), (torch.randn(2, 5),), ForwardError, "raises RuntimeError"),
+        (nn.Linear(4, 4), (X.double(),), ForwardError, "raises RuntimeError"),
+        (nn.Linear(4, 4), (), InputError, "missing a required argument"),
+        (nn.Linear(4, 4), (X, X), InputError, "too many positional arguments"),
+        (nn.Linear(4, 4, device="meta"), (X,), InputError, "meta device"),
+        (nn.Linear(4, 4), (X.to("meta"),), InputError, "meta device"),
+        (nn.Linear, (X,), SourceError, "is a class"),
+        ("model", (X,), SourceError, "is no model"),
+        (lambda x: None, (X,), SourceError, "gives no tensor back"),
+    ],
+)
+def test_bad_models_and_inputs(model: Any, args: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error) as caught:
+        tp.export(model, args)
+    assert message in str(caught.value)
+
+
+def test_the_target_is_checked_before_any_work(tmp_path: Path) -> None:
+    ran: list[int] = []
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        ran.append(1)
+        return x
+
+    for target in (tmp_path / "missing" / "m.onnx", tmp_path):
+        with pytest.raises(SaveError):
+            tp.export(model, X, output=target)
+    assert not ran
+
+
+# --- verify -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_is_proven_against_its_source(onnx_file: Path, small_net: nn.Module) -> None:
+    proof = tp.verify(onnx_file, small_net)
+    assert proof.passed
+    assert {"batch", "height", "width"} <= set(proof.cases[0].sizes)
+
+
+def test_another_training_of_the_same_model_is_noticed(onnx_file: Path) -> None:
+    from tests.conftest import SmallNet
+
+    torch.manual_seed(1)
+    proof = tp.verify(onnx_file, SmallNet().eval())
+    assert not proof.passed
+    assert any("weights in the file are not the PyTorch model's" in str(f) for f in proof.findings)
+
+
+@SCRIPTS
+def test_verify_goes_by_position_where_names_differ(tmp_path: Path) -> None:
+    model = nn.Linear(4, 4)
+    torch.onnx.export(model, (X,), tmp_path / "plain.onnx", dynamo=False, input_names=["a"], output_names=["b"])
+    assert tp.verify(tmp_path / "plain.onnx", model, X).passed
+    assert tp.verify(tmp_path / "plain.onnx", model, engine="reference").passed
