@@ -4,41 +4,20 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import subprocess
 import sys
 import threading
-from collections import namedtuple
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from made_models import fail_at, listed, model, number_in
 
 from torchport.errors import SaveError
-from torchport.graph import atomic
-from torchport.graph.files import check_target, load, save
-
-
-def model(number: float, size: int = 2048) -> ir.Model:
-    weight = numpy_helper.from_array(np.full(size, number, np.float32), "w")
-    info = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [size]) for name in "xy"]
-    graph = helper.make_graph([helper.make_node("Add", ["x", "w"], ["y"])], "g", info[:1], info[1:], [weight])
-    return ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10))
-
-
-def number_in(path: Path) -> float:
-    """The number the model at `path` is full of; fails if it is not whole."""
-    values = np.unique(load(path).graph.initializers["w"].const_value.numpy())
-    assert len(values) == 1
-    return float(values[0])
-
-
-def listed(folder: Path) -> list[str]:
-    return sorted(os.listdir(folder))
+from torchport.graph import locks, staging, weights
+from torchport.graph.files import load, save
 
 
 def _die_at(step: int, path: str, external: bool, before: bool) -> int:
@@ -90,25 +69,10 @@ def sweep(folder: str) -> None:
 
 
 def test_killed_at_any_flush_or_rename_the_old_or_the_new_model_is_whole(tmp_path: Path) -> None:
-    code = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import test_atomic; "
-    code += f"test_atomic.sweep({str(tmp_path)!r})"
+    code = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import test_staging; "
+    code += f"test_staging.sweep({str(tmp_path)!r})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-
-
-Fault = Callable[..., Any]
-
-
-def _fail_at(monkeypatch: pytest.MonkeyPatch, name: str, count: int, error: BaseException) -> None:
-    real = getattr(os, name)
-    calls = iter(range(1, 1000))
-
-    def faulty(*args: Any, **kwargs: Any) -> Any:
-        if next(calls) == count:
-            raise error
-        return real(*args, **kwargs)
-
-    monkeypatch.setattr(os, name, faulty)
 
 
 FAULTS = [("fsync", 1), ("fsync", 2), ("fsync", 3), ("replace", 1), ("replace", 2)]
@@ -120,7 +84,7 @@ def test_an_interrupt_leaves_the_old_model_and_nothing_else(
 ) -> None:
     path = save(model(1), tmp_path / "m.onnx", external=True)
     before = listed(tmp_path)
-    _fail_at(monkeypatch, call, count, KeyboardInterrupt())
+    fail_at(monkeypatch, call, count, KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         save(model(2), path, external=True)
     monkeypatch.undo()
@@ -135,7 +99,7 @@ def test_a_disk_that_fills_up_is_said_to_with_the_bytes_needed(
 ) -> None:
     path = save(model(1), tmp_path / "m.onnx", external=True)
     before = listed(tmp_path)
-    _fail_at(monkeypatch, call, count, OSError(number, os.strerror(number)))
+    fail_at(monkeypatch, call, count, OSError(number, os.strerror(number)))
     with pytest.raises(SaveError, match=r"8,192 bytes are needed, [\d,]+ are free"):
         save(model(2), path, external=True)
     assert listed(tmp_path) == before
@@ -152,7 +116,7 @@ def test_a_failing_write_in_the_middle_of_the_weights_leaves_the_old_model(
     def full(self: object, data: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(atomic._Counted, "write", full)
+    monkeypatch.setattr(weights._Counted, "write", full)
     with pytest.raises(SaveError, match="not enough space"):
         save(model(2), path, external=external)
     assert listed(tmp_path) == before
@@ -163,23 +127,13 @@ def test_a_real_full_disk_is_reported(tmp_path: Path) -> None:
     """A limit on file size is the nearest to a full disk a test can set up."""
     code = (
         "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
-        f"sys.path.insert(0, {str(Path(__file__).parent)!r}); from test_atomic import model, save; "
+        f"sys.path.insert(0, {str(Path(__file__).parent)!r}); from made_models import model; from torchport.graph.files import save; "
         "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)); "
         f"save(model(1, 1_000_000), {str(tmp_path / 'm.onnx')!r}, external=True)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "SaveError: cannot be written: File too large" in done.stderr
     assert listed(tmp_path) == []
-
-
-def test_too_little_space_is_noticed_before_anything_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage(9000, 8000, 1000))
-    monkeypatch.setattr(atomic, "staging", None)
-    with pytest.raises(SaveError, match="8,192 bytes are needed, 1,000 are free"):
-        save(model(1), tmp_path / "m.onnx")
 
 
 def test_an_error_of_a_tensor_leaves_nothing(tmp_path: Path) -> None:
@@ -200,62 +154,6 @@ def test_weights_whose_file_is_gone_are_said_to_be_gone(tmp_path: Path) -> None:
     next(tmp_path.glob("*.data")).unlink()
     with pytest.raises(SaveError, match="are gone"):
         save(lost, tmp_path / "other.onnx")
-
-
-# Targets
-
-
-def test_a_target_that_cannot_be_is_refused_early(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("x")
-    (tmp_path / "folder").mkdir()
-    os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "link").symlink_to("folder")
-    for name in ("no/m.onnx", "file/m.onnx", "folder", "pipe", "link", "a\0b", "", "/dev/null"):
-        with pytest.raises(SaveError) as caught:
-            check_target(os.path.join(tmp_path, name) if name else "")
-        assert caught.value.next_step
-        with pytest.raises(SaveError):
-            save(model(1), os.path.join(tmp_path, name) if name else "")
-    assert check_target(tmp_path / "m.onnx") == tmp_path / "m.onnx"
-
-
-def test_a_name_too_long_is_a_save_error(tmp_path: Path) -> None:
-    with pytest.raises(SaveError):
-        save(model(1), tmp_path / ("a" * 300 + ".onnx"))
-
-
-def test_a_folder_without_permission_is_refused_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "access", lambda path, mode: False)
-    with pytest.raises(SaveError, match="cannot be written to"):
-        check_target(tmp_path / "m.onnx")
-
-
-@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES, errno.EIO])
-def test_a_refusal_of_the_file_system_is_a_save_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
-    _fail_at(monkeypatch, "replace", 1, OSError(number, os.strerror(number)))
-    with pytest.raises(SaveError, match=os.strerror(number)):
-        save(model(1), tmp_path / "m.onnx")
-    assert listed(tmp_path) == []
-
-
-def test_a_link_is_replaced_and_what_it_points_to_stays(tmp_path: Path) -> None:
-    (tmp_path / "real").write_text("precious")
-    (tmp_path / "m.onnx").symlink_to("real")
-    save(model(1), tmp_path / "m.onnx")
-    assert (tmp_path / "real").read_text() == "precious"
-    assert number_in(tmp_path / "m.onnx") == 1.0
-
-
-def test_permissions_of_the_old_file_are_kept(tmp_path: Path) -> None:
-    path = save(model(1), tmp_path / "m.onnx")
-    path.chmod(0o640)
-    save(model(2), path)
-    assert path.stat().st_mode & 0o777 == 0o640
-
-
-# Several writers
 
 
 def test_two_writers_leave_one_whole_result(tmp_path: Path) -> None:
@@ -283,52 +181,14 @@ def test_what_a_killed_writer_left_is_removed_and_a_living_ones_is_not(tmp_path:
     target = tmp_path / "m.onnx"
     (tmp_path / ".m.onnx.dead.torchport").mkdir()
     (tmp_path / ".m.onnx.mine").mkdir()
-    with atomic.staging(target) as living:
+    with staging.staging(target) as living:
         save(model(1), target)
         assert living.exists()
     assert listed(tmp_path) == [".m.onnx.mine", "m.onnx"]
 
 
 def test_a_lock_held_for_ever_is_an_error_not_a_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(atomic, "_LOCK_SECONDS", 0.05)
-    with atomic._locked(tmp_path), pytest.raises(SaveError, match="locked"):
+    monkeypatch.setattr(locks, "_LOCK_SECONDS", 0.05)
+    with locks.locked(tmp_path), pytest.raises(SaveError, match="locked"):
         save(model(1), tmp_path / "m.onnx")
     assert listed(tmp_path) == []
-
-
-# Memory
-
-MEASURED = """
-import sys, numpy as np, onnx_ir as ir, onnx.checker
-sys.path.insert(0, {tests!r})
-from test_atomic import model
-from torchport.graph.files import load, save
-
-def peak():
-    return int(open("/proc/self/status").read().split("VmHWM:")[1].split()[0]) // 1024
-
-big = model(1)
-save(big, {path!r}, external=True)
-for i in range(3):
-    array = np.full({floats}, i, np.float32)
-    big.graph.register_initializer(ir.Value(name=f"v{{i}}", const_value=ir.tensor(array, name=f"v{{i}}")))
-del array
-before = peak()
-save(big, {path!r}, external={external})
-print(peak() - before)
-again = load({path!r}) if {external} else big
-before = peak()
-save(again, {path!r}, external={external})
-print(peak() - before)
-"""
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-@pytest.mark.parametrize("external", [True, False])
-def test_saving_takes_hardly_more_memory_than_the_weights(tmp_path: Path, external: bool) -> None:
-    floats = 25_000_000 if external else 10_000_000  # three times as many: 300 MB, and 120 MB
-    where = {"tests": str(Path(__file__).parent), "path": str(tmp_path / "m.onnx")}
-    code = MEASURED.format(**where, external=external, floats=floats)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert all(int(grown) < 60 for grown in done.stdout.split()), done.stdout

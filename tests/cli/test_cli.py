@@ -1,0 +1,237 @@
+"""The command line, in this process: results, JSON, exit codes and kind errors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner, Result
+
+import torchport as tp
+from torchport.cli.main import VERBS, cli
+
+MODEL = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 3)
+    def forward(self, x):
+        return self.fc(x)
+
+class Threshold(nn.Module):
+    def forward(self, x):
+        return x * (3 if float(x.abs().max()) > 5 else 1)
+
+class Needs(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+
+def make():
+    return Net()
+
+def random_one():
+    class Noise(nn.Module):
+        def forward(self, x):
+            return x + torch.rand_like(x)
+    return Noise()
+
+number = 3
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "model.py").write_text(MODEL)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(*args: object) -> Result:
+    return CliRunner().invoke(cli, [str(a) for a in args])
+
+
+def files_in(folder: Path) -> set[str]:
+    return {p.name for p in folder.iterdir()} - {"__pycache__"}
+
+
+def test_export_prints_the_proof_and_saves(folder: Path) -> None:
+    done = run("export", "model.py:Net", "--input", "x=float32[1,4]", "--dynamic", "x:0=batch", "-o", "m.onnx")
+    assert done.exit_code == 0, done.output
+    assert "in   x: float32[batch,4]" in done.stdout
+    assert "proven: " in done.stdout
+    assert "route export: capturing" in done.stderr
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    assert tp.session(folder / "m.onnx")(torch.ones(5, 4)).shape == (5, 3)
+
+
+def test_export_then_verify_then_run_from_json(folder: Path) -> None:
+    done = run(
+        "export", "model.py:make", "-i", "x=float32[2,4]", "-d", "x:0=n", "-o", "m.onnx", "--json", "--opset", 13
+    )
+    assert done.exit_code == 0, done.output
+    result = json.loads(done.stdout)
+    assert result["proven"] is True
+    assert result["opset"] == 13
+    assert result["proof"]["passed"] is True
+    assert result["inputs"] == [{"name": "x", "dtype": "float32", "shape": ["n", 4]}]
+    assert done.stderr == ""
+
+    proof = run("verify", "m.onnx", "--against", "model.py:Net", "--json")
+    assert proof.exit_code == 0, proof.output
+    assert json.loads(proof.stdout)["passed"] is True
+
+    other = run("verify", "m.onnx", "--against", "model.py:Net", "--seed", 1, "-q")
+    assert other.exit_code == 1
+    assert "NOT proven" in other.stdout
+    assert "weights in the file are not the PyTorch model's" in other.stdout
+
+    np.save(folder / "x.npy", np.ones((3, 4), np.float32))
+    ran = run("run", "m.onnx", "--input", "x=x.npy", "-o", "out.npz", "--json")
+    assert ran.exit_code == 0, ran.output
+    assert json.loads(ran.stdout)["outputs"]["output"]["shape"] == [3, 3]
+    with np.load(folder / "out.npz") as saved:
+        assert saved["output"].shape == (3, 3)
+
+
+def test_run_shows_outputs(onnx_file: Path) -> None:
+    done = run("run", onnx_file, "-i", "float32[2,3,8,8]", "--quiet")
+    assert done.exit_code == 0
+    assert done.stderr == ""
+    assert done.stdout.startswith("logits: float32[2,5]")
+
+
+def test_doctor_knows_the_engines() -> None:
+    done = run("doctor", "--json")
+    assert done.exit_code == 0
+    found = json.loads(done.stdout)
+    assert found["healthy"] is True
+    assert {"onnxruntime", "reference"} <= {c["name"] for c in found["checks"] if c["group"] == "engines"}
+
+
+def test_the_programs_of_torch_are_models_too(folder: Path) -> None:
+    linear = torch.nn.Linear(4, 3)
+    program = torch.export.export(linear, (torch.ones(2, 4),), dynamic_shapes=({0: torch.export.Dim("n")},))
+    torch.export.save(program, folder / "m.pt2")
+    done = run("export", "m.pt2", "-o", "m.onnx")
+    assert done.exit_code == 0, done.output
+    x = torch.randn(5, 4)
+    torch.testing.assert_close(tp.session(folder / "m.onnx")(x), linear(x).detach())
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_torchscript_files_are_models_too(folder: Path) -> None:
+    torch.jit.script(torch.nn.Linear(4, 3)).save(folder / "m.pt")
+    done = run("export", "m.pt", "-i", "input=float32[2,4]", "-d", "input:0=n", "-o", "m.onnx")
+    assert done.exit_code == 0, done.output
+    assert "route 'script'" in done.stdout
+
+
+X = ("--input", "x=float32[2,4]")
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "message"),
+    [
+        (("missing.py:Net", *X), 2, "missing.py"),
+        (("model.py:Nett", *X), 2, "Net"),
+        (("model.py:number", *X), 2, "model"),
+        (("model.py:Needs", *X), 2, "width"),
+        (("model.py:Net",), 2, "no example inputs"),
+        (("model.py:Net", "--input", "x=float23[2,4]"), 2, "float23"),
+        (("model.py:Net", "--input", "x=float32[2,5]"), 2, "raises RuntimeError"),
+        (("model.py:Net", "--input", "x=float64[2,4]"), 2, "raises RuntimeError"),
+        (("model.py:Net", "--input", "y=float32[2,4]"), 2, "missing a required argument: 'x'"),
+        (("model.py:Net", *X, *X), 2, "x"),
+        (("model.py:Net", *X, "--dynamic", "x:9=n"), 2, "axis 9 of input 'x' is out of range"),
+        (("model.py:Net", *X, "--dynamic", "z:0=n"), 2, "there is no input or output 'z'"),
+        (("model.py:Net", *X, "--dynamic", "x"), 2, "is no dynamic dimension"),
+        (("model.py:Net", *X, "--dynamic", "x:0=n,1=n"), 2, "has two sizes in the example"),
+        (("model.py:Net", *X, "--opset", "3"), 2, "opset 3"),
+        (("model.py:Net", *X, "--opset", "99"), 2, "opset 99"),
+        (("model.py:Net", *X, "--custom-opset", "mine"), 2, "DOMAIN=N"),
+        (("model.py:random_one", *X), 1, "answers differently each time"),
+        (("model.py:Threshold", *X, "--route", "trace"), 1, "frozen a choice"),
+    ],
+)
+def test_bad_input_is_said_kindly_and_writes_nothing(
+    folder: Path, args: tuple[str, ...], code: int, message: str
+) -> None:
+    done = run("export", *args, "-o", "out.onnx")
+    assert done.exit_code == code, done.output
+    assert message in done.stderr
+    assert "Traceback" not in done.output
+    assert files_in(folder) == {"model.py"}
+
+
+@pytest.mark.parametrize("verb", ["run", "verify"])
+@pytest.mark.parametrize(
+    "content", [b"", b"<html></html>", b"\x80\x04K\x01.", None], ids=["empty", "html", "pickle", "cut"]
+)
+def test_files_that_are_no_onnx(folder: Path, onnx_file: Path, verb: str, content: bytes | None) -> None:
+    (folder / "bad.onnx").write_bytes(onnx_file.read_bytes()[:500] if content is None else content)
+    more = ("--against", "model.py:Net") if verb == "verify" else ()
+    done = run(verb, "bad.onnx", *more)
+    assert done.exit_code == 2
+    assert "bad.onnx" in done.stderr
+    assert "Traceback" not in done.output
+
+
+def test_an_unwritable_target_is_said_before_the_model_is_loaded(folder: Path) -> None:
+    done = run("export", "does_not_exist.py:Net", "-o", "no/such/folder/m.onnx")
+    assert done.exit_code == 2
+    assert "folder" in done.stderr
+
+
+def test_an_import_error_shows_the_users_own_traceback(folder: Path) -> None:
+    (folder / "broken.py").write_text("import torch\n\ndef f():\n    import no_such_module_here\n\nf()\n")
+    done = run("export", "broken.py:Net", "-o", "m.onnx")
+    assert done.exit_code == 2
+    assert "no_such_module_here" in done.stderr
+    assert "broken.py" in done.stderr
+    assert "torchport/" not in done.stderr
+
+
+def test_a_pickle_does_not_run(folder: Path) -> None:
+    payload = b"cos\nsystem\n(S'touch owned'\ntR."
+    (folder / "evil.pt").write_bytes(payload)
+    done = run("export", "evil.pt", *X, "-o", "m.onnx")
+    assert done.exit_code == 2
+    assert not (folder / "owned").exists()
+    ran = run("export", "model.py:Net", "--input", "x=evil.pt", "-o", "m.onnx")
+    assert ran.exit_code == 2
+    assert not (folder / "owned").exists()
+
+
+def test_errors_are_json_too(folder: Path) -> None:
+    done = run("export", "model.py:Threshold", *X, "--route", "trace", "-o", "m.onnx", "--json")
+    assert done.exit_code == 1
+    found: dict[str, Any] = json.loads(done.stdout)
+    assert found["error"] == "ProofError"
+    assert found["proof"]["passed"] is False
+    assert found["attempts"][0]["route"] == "trace"
+
+
+def test_debug_shows_the_traceback(folder: Path) -> None:
+    done = run("export", "missing.py:Net", "-o", "m.onnx", "--debug")
+    assert done.exit_code == 2
+
+
+def test_a_misspelled_verb_gets_a_suggestion() -> None:
+    done = run("exprot")
+    assert done.exit_code == 2
+    assert "did you mean 'export'?" in done.output
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_help_that_fits_a_terminal_and_json(verb: str) -> None:
+    done = run(verb, "--help")
+    assert done.exit_code == 0
+    assert "--json" in done.output
+    assert max(map(len, done.output.splitlines())) <= 80
