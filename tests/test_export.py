@@ -17,6 +17,7 @@ import torchport as tp
 from torchport import metadata
 from torchport.errors import (
     DynamicError,
+    EngineError,
     ForwardError,
     InputError,
     OptionError,
@@ -464,3 +465,51 @@ def test_verify_goes_by_position_where_names_differ(tmp_path: Path) -> None:
     torch.onnx.export(model, (X,), tmp_path / "plain.onnx", dynamo=False, input_names=["a"], output_names=["b"])
     assert tp.verify(tmp_path / "plain.onnx", model, X).passed
     assert tp.verify(tmp_path / "plain.onnx", model, engine="reference").passed
+
+
+# --- what the engine cannot run ---------------------------------------------------------------------------------------
+
+
+class Foo(torch.autograd.Function):
+    """The notes' FooOp: a node no engine here has a kernel for."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    @staticmethod
+    def symbolic(g: Any, x: Any) -> Any:
+        return g.op("devtech::FooOp", x)
+
+
+class UsesFoo(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return Foo.apply(x * 2)
+
+
+def test_a_model_the_engine_refuses_is_refused_by_name_and_saved_only_if_asked(tmp_path: Path) -> None:
+    target = tmp_path / "foo.onnx"
+    with pytest.raises(EngineError) as caught:
+        tp.export(UsesFoo(), X, route="trace", output=target)
+    assert "FooOp" in str(caught.value)
+    assert not target.exists()
+    exported = tp.export(UsesFoo(), X, route="trace", output=target, allow_unproven=True, custom_opsets={"devtech": 2})
+    assert not exported.proven
+    loaded = tp.graph.load(target)
+    assert "FooOp" in [n.op_type for n in loaded.graph]
+    assert loaded.opset_imports["devtech"] == 2
+    assert "FooOp" in metadata.read(loaded)["unproven"]
+
+
+def test_an_example_of_size_zero_can_grow() -> None:
+    exported = tp.export(nn.Linear(4, 4), torch.zeros(0, 4), dynamic={"input": {0: "n"}}, route="trace")
+    assert {c.sizes["n"] for c in exported.proof.cases} > {0}
+
+
+def test_an_output_that_is_a_multiple_of_a_dimension_says_so() -> None:
+    class Twice(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return nn.functional.interpolate(x, scale_factor=2, mode="nearest")
+
+    exported = tp.export(Twice(), torch.randn(1, 2, 5, 6), dynamic={"x": {2: "h", 3: "w"}})
+    assert exported.outputs[0].shape == (1, 2, "2*h", "2*w")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -411,7 +412,7 @@ def _program_dims(call: Call, program: torch.export.ExportedProgram) -> dict[str
 def _bounded(name: str, bounds: Any) -> Dim:
     if bounds is None:
         return Dim(name)
-    low = int(bounds.lower) if bounds.lower.is_number and bounds.lower < 2**31 else 1
+    low = int(bounds.lower) if bounds.lower.is_number and bounds.lower < 2**31 else 0
     high = int(bounds.upper) if bounds.upper.is_number and bounds.upper < 2**31 else None
     return Dim(name, min=low, max=high)
 
@@ -490,7 +491,12 @@ class _Exporter:
         captured = choose.load(route)(self.request)
         with silence(verbose=self.request.verbose):
             model = self._finish(captured)
-            session = open_session(model)
+            try:
+                session = open_session(model)
+            except EngineError as error:
+                self.errors.append(error)
+                problem = error.what + _origin_of(error.where, model)
+                return _Tried(route, model, Proof((), (Finding(problem),)), [], problem)
         memory.release()
         job.say(f"route {route}: proving")
         with silence():
@@ -537,13 +543,20 @@ class _Exporter:
     def _refusal(self) -> RefusedError:
         """The error that says most: wrong answers before an opset out of reach before a failed capture."""
         story = "\n       ".join(f"route {a.route}: {a.reason}" for a in self.attempts)
-        if self.unproven:
+        proofs = [t.proof for t in self.unproven if t.proof.cases]
+        if proofs:
             return ProofError(
                 "the ONNX model does not give the PyTorch model's answers; nothing was saved",
-                proof=self.unproven[0].proof,
+                proof=proofs[0],
                 attempts=self.attempts,
                 where=story,
                 next_step="see the proof for the case that differs; --allow-unproven saves it all the same",
+            )
+        if self.unproven:
+            return EngineError(
+                "the engine cannot run the model, so that nothing can be proven; nothing was saved",
+                where=story,
+                next_step="try another opset or dtype; --allow-unproven saves it all the same",
             )
         blocked = [e for e in self.errors if isinstance(e, OpsetError)]
         if blocked:
@@ -590,16 +603,20 @@ def _problem(proof: Proof, model: ir.Model, captured: Captured, job: _Job) -> st
     worst = proof.failures[0]
     sizes = " ".join(f"{k}={v}" for k, v in worst.sizes.items())
     text = f"case '{worst.label}'" + (f" ({sizes})" if sizes else "") + f": {worst.note}"
-    node = worst.note.rpartition("node '")[2].partition("'")[0] if "node '" in worst.note else ""
-    origin = find_origin(model, node) if node else None
-    if origin is not None and str(origin) != "unknown":
-        text += f"; that node comes from {origin}"
+    text += _origin_of(worst.note, model)
     if captured.suspects:
         text += "; " + "; ".join(str(s) for s in captured.suspects[:3])
     elif worst.sizes != sampling.example_sizes(job.proof_inputs()):
         lines = captured.fixing_lines()
         text += f"; sizes are fixed at {' and '.join(lines[-2:])}" if lines else ""
     return text
+
+
+def _origin_of(text: str | None, model: ir.Model) -> str:
+    """Where the node named in an engine's message comes from."""
+    node = re.search(r"node '([^']+)'", text or "")
+    origin = find_origin(model, node[1]) if node else None
+    return f"; that node comes from {origin}" if origin is not None and str(origin) != "unknown" else ""
 
 
 def _unproven_dimension(proof: Proof, job: _Job) -> str:

@@ -40,7 +40,7 @@ class Dim:
     """
 
     name: str
-    min: int = 1
+    min: int = 0
     max: int | None = None
     root: str = ""
     scale: int = 1

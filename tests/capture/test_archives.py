@@ -5,15 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import pickle
-import sys
 import warnings
 import zipfile
 from pathlib import Path
 
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parent))
 from hostile import Payload, repacked
 
 from torchport.capture.archives import check_zip, kind_of, only_weights, quiet

@@ -15,13 +15,10 @@ from typing import Any
 
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parent))
 from hostile import Payload, repacked
 
 from torchport.capture.archives import quiet
 from torchport.capture.inputs import from_example
-from torchport.capture.program_text import Refusal, check_expression, check_name, check_operator, check_tree
 from torchport.capture.sources import load_source
 from torchport.errors import SourceError, UntrustedError
 
@@ -146,13 +143,18 @@ def test_a_compiled_library_is_refused(honest: Path, tmp_path: Path) -> None:
         load_source(str(path))
 
 
-def test_the_layout_of_torch_2_7_is_refused(tmp_path: Path) -> None:
-    marker = tmp_path / "marker"
-    with zipfile.ZipFile(tmp_path / "old.pt2", "w") as archive:
+def add_old_layout(path: Path, marker: Path) -> None:
+    """What torch 2.7 and before wrote, all of it pickled; beside what is in the file already."""
+    with zipfile.ZipFile(path, "a") as archive:
         archive.writestr("version", "8.20")
         archive.writestr("serialized_exported_program.json", "{}")
         for name in ("state_dict", "constants", "example_inputs"):
             archive.writestr(f"serialized_{name}.pt", saved(Payload(marker)))
+
+
+def test_the_layout_of_torch_2_7_is_refused(tmp_path: Path) -> None:
+    marker = tmp_path / "marker"
+    add_old_layout(tmp_path / "old.pt2", marker)
     with pytest.raises(UntrustedError, match=r"2\.7"):
         load_source(f"{tmp_path}/old.pt2")
     assert not marker.exists()
@@ -161,11 +163,7 @@ def test_the_layout_of_torch_2_7_is_refused(tmp_path: Path) -> None:
 def test_a_broken_program_does_not_make_torch_try_the_old_layout(honest: Path, tmp_path: Path) -> None:
     marker = tmp_path / "marker"
     path = repacked(honest, tmp_path / "a.pt2", {"archive_version": b"99"})
-    with zipfile.ZipFile(path, "a") as archive:
-        for name in ("state_dict", "constants", "example_inputs"):
-            archive.writestr(f"serialized_{name}.pt", saved(Payload(marker)))
-        archive.writestr("version", "8.20")
-        archive.writestr("serialized_exported_program.json", "{}")
+    add_old_layout(path, marker)
     with pytest.raises((UntrustedError, SourceError)):
         load_source(str(path))
     assert not marker.exists()
@@ -245,14 +243,19 @@ TEXTS = [add_expression, rename_input, add_guard, add_operator, add_library, add
 TEXTS += [add_argument_name, add_hidden_operator, add_file]
 
 
-@pytest.mark.parametrize("change", TEXTS)
-def test_text_that_would_become_code_is_refused(honest: Path, tmp_path: Path, change: Callable[..., Any]) -> None:
-    marker = tmp_path / "marker"
+def attacked(honest: Path, target: Path, change: Callable[..., Any], marker: Path) -> Path:
+    """The honest program with text in it that would make `marker`, were it run."""
     program = member(honest, MODEL)
     before = copy.deepcopy(program)
     program = change(program, f"__import__('os').system('touch {marker}')") or program
     assert program != before
-    path = repacked(honest, tmp_path / "bad.pt2", {MODEL: json.dumps(program).encode()})
+    return repacked(honest, target, {MODEL: json.dumps(program).encode()})
+
+
+@pytest.mark.parametrize("change", TEXTS)
+def test_text_that_would_become_code_is_refused(honest: Path, tmp_path: Path, change: Callable[..., Any]) -> None:
+    marker = tmp_path / "marker"
+    path = attacked(honest, tmp_path / "bad.pt2", change, marker)
     with pytest.raises(UntrustedError, match="would run code that came with it"):
         load_source(str(path))
     assert not marker.exists()
@@ -262,9 +265,7 @@ def test_text_that_would_become_code_is_refused(honest: Path, tmp_path: Path, ch
 @pytest.mark.parametrize("change", [add_expression, rename_input, add_guard])
 def test_the_same_text_does_run_where_it_is_trusted(honest: Path, tmp_path: Path, change: Callable[..., Any]) -> None:
     marker = tmp_path / "marker"
-    program = member(honest, MODEL)
-    program = change(program, f"__import__('os').system('touch {marker}')") or program
-    path = repacked(honest, tmp_path / "bad.pt2", {MODEL: json.dumps(program).encode()})
+    path = attacked(honest, tmp_path / "bad.pt2", change, marker)
     with contextlib.suppress(Exception):  # whether it goes on to fail does not matter
         model = load_source(str(path), trust=True).model.module()
         model(torch.ones(4, 4), d={"a": torch.ones(1), "b c": torch.ones(2)})
@@ -284,74 +285,6 @@ def test_an_unknown_operator_is_named(honest: Path, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"my_library\.blur\.default, which is not registered") as caught:
         load_source(str(path))
     assert "import the Python package" in caught.value.next_step
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "Symbol('s77', positive=True, integer=True)",
-        "FloorDiv(Symbol('s27', positive=True, integer=True), Integer(2))",
-        "Pow(Symbol('s0', integer=True), Integer(2))",
-        "Add(Mul(Integer(-1), Symbol('s0')), Float('1.5', precision=53))",
-        "2*s0 + 1",
-        "((L['x'].size()[1]*L['x'].size()[0]) % (2*L['x'].size()[0])) == 0",
-        "math.trunc(torch.sym_float(L['x'].size()[2]) ** 0.5) == 3",
-        "L['d']['b c'].stride()[0] != 1 and not L['x'].storage_offset() > 0",
-    ],
-)
-def test_arithmetic_on_sizes_is_accepted(text: str) -> None:
-    check_expression(text)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "__import__('os').system('x')",
-        "().__class__.__base__",
-        "Symbol.__init__",
-        "eval('1')",
-        "torch.load('x')",
-        "math.__loader__",
-        "L['x'].size().append(1)",
-        "L['x'].numpy()",
-        "Symbol('eval(1)')",
-        "[x for x in y]",
-        "(lambda: 1)()",
-        "(x := 1)",
-        "9**9**9",
-        "Pow(Integer(9), Pow(Integer(9), Integer(99)))",
-        "LShift(1, 10000000000)",
-        "((((s**64)**64)**64)**64)**64",
-        "L['x']\n.size()",
-        "f'{x}'",
-        "(" * 5000 + ")" * 5000,
-        "",
-    ],
-)
-def test_more_than_arithmetic_is_refused(text: str) -> None:
-    with pytest.raises(Refusal):
-        check_expression(text)
-
-
-def test_names_operators_and_trees_have_narrow_forms() -> None:
-    check_operator("torch.ops.aten.add.Tensor")
-    check_operator("_operator.mul")
-    for text in (
-        "torch.ops.aten.__class__",
-        "torch.hub.load",
-        "math.__loader__",
-        "#x:y",
-        "torch.ops.a",
-        "os.system",
-    ):
-        with pytest.raises(Refusal):
-            check_operator(text)
-    for text in ("a b", "a\n", "a;b", "a.b", "x=1", "x,"):
-        with pytest.raises(Refusal):
-            check_name(text)
-    for text in ("", "[]", "[1, {}]", "null", '[1, {"type": "os.x", "context": null, "children_spec": []}]'):
-        with pytest.raises(Refusal):
-            check_tree(text)
 
 
 # --- broken files ---------------------------------------------------------------------------------------------

@@ -67,11 +67,21 @@ def test_the_notes_model_exports_verifies_and_runs(tmp_path: Path, torchport: To
     onnx.checker.check_model(str(tmp_path / "model.onnx"), full_check=True)
 
 
+SLOW_MODEL = """
+import time
+import torch
+
+
+class Slow(torch.nn.Module):
+    def forward(self, x):
+        open("started", "w").close()
+        time.sleep(30)
+        return x
+"""
+
+
 def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
-    (tmp_path / "slow.py").write_text(
-        "import time\nimport torch\n\n\nclass Slow(torch.nn.Module):\n    def forward(self, x):\n"
-        "        print('started', flush=True)\n        open('started', 'w').close()\n        time.sleep(30)\n        return x\n"
-    )
+    (tmp_path / "slow.py").write_text(SLOW_MODEL)
     command = [
         str(Path(sys.executable).with_name("torchport")),
         "export",

@@ -127,7 +127,8 @@ def test_a_real_full_disk_is_reported(tmp_path: Path) -> None:
     """A limit on file size is the nearest to a full disk a test can set up."""
     code = (
         "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
-        f"sys.path.insert(0, {str(Path(__file__).parent)!r}); from made_models import model; from torchport.graph.files import save; "
+        f"sys.path.insert(0, {str(Path(__file__).parent)!r}); from made_models import model; "
+        "from torchport.graph.files import save; "
         "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)); "
         f"save(model(1, 1_000_000), {str(tmp_path / 'm.onnx')!r}, external=True)"
     )

@@ -210,7 +210,7 @@ def _named(text: str) -> Dim:
     if match is None:
         raise DynamicError(f"{text!r} is no dimension name", next_step="write batch, or batch[1..64] with bounds")
     name, low, high = match.groups()
-    dim = Dim(name, min=int(low) if low else 1, max=int(high) if high else None)
+    dim = Dim(name, min=int(low) if low else 0, max=int(high) if high else None)
     if dim.max is not None and dim.max < dim.min:
         raise DynamicError(f"dimension '{text}' has no size: its upper bound is below its lower")
     return dim
@@ -229,7 +229,7 @@ def _from_torch_hint(hint: Any, default_name: str) -> Dim | None:
     if hint.type.name == "STATIC":
         return None
     high = int(hint.max) if hint.max is not None and hint.max < 2**62 else None
-    return Dim(default_name, min=int(hint.min or 1), max=high)
+    return Dim(default_name, min=int(hint.min or 0), max=high)
 
 
 _TEXT = re.compile(r"(?P<input>[^:=\s]+):(?P<axes>.+)")
@@ -303,5 +303,5 @@ def infer(calls: Sequence[Call]) -> InputDims:
             raise DynamicError(f"input '{name}' has another rank in each example: {shapes}")
         for axis, sizes in enumerate(zip(*shapes, strict=True)):
             if len(set(sizes)) > 1:
-                dims.setdefault(name, {})[axis] = Dim(names.setdefault(sizes, f"{name}_dim{axis}"), min=1)
+                dims.setdefault(name, {})[axis] = Dim(names.setdefault(sizes, f"{name}_dim{axis}"))
     return dims

@@ -247,7 +247,19 @@ def _output_dim(
         for name, d in known.items()
         if varies and all(d.root in sizes and d.size(sizes[d.root]) == size for sizes, size in seen)
     ]
-    return equal[0] if equal else fallback
+    if equal:
+        return equal[0]
+    return (_multiple(seen, known) if varies else None) or fallback
+
+
+def _multiple(seen: Sequence[tuple[Mapping[str, int], int]], known: Mapping[str, Dim]) -> str | None:
+    """``2*height``, where every answer's size is that many times the dimension's."""
+    for name, dim in known.items():
+        sizes = [dim.size(s[dim.root]) if dim.root in s else 0 for s, _ in seen]
+        factor = seen[0][1] // sizes[0] if sizes[0] else 0
+        if factor > 1 and all(size == factor * own for own, (_, size) in zip(sizes, seen, strict=True)):
+            return f"{factor}*{name}"
+    return None
 
 
 def drop_unused_functions(model: ir.Model) -> None:

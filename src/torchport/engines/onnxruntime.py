@@ -118,10 +118,10 @@ def _info(argument: Any, declared: ir.Value | None) -> TensorInfo:
 def _engine_error(what: str, error: Exception) -> EngineError:
     """ONNX Runtime's message, without its code paths; the node it names goes into `where`."""
     text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", str(error)).strip()
-    node = re.search(r"Name:'([^']*)'", text) or re.search(r"[Nn]ode:? ?\(?([\w./:]+)\)?", text)
+    node = re.search(r"(?:Name:|node with name |[Nn]ode ?)'([^']+)'|[Nn]ode ?\(([^)]+)\)", text)
     reason = re.split(r"Status Message: ", text)[-1]
     reason = re.sub(r"/\S+\.(?:cc|h):\d+ \S.*?\) ", "", reason)
     return EngineError(
         f"{what}: {reason.splitlines()[0][:300] if reason else text}",
-        where=f"node '{node[1]}'" if node else None,
+        where=f"node '{node[1] or node[2]}'" if node else None,
     )
