@@ -1,0 +1,239 @@
+"""Try one route after the other until one gives a model that is proven."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import onnx_ir as ir
+
+from torchport import memory, metadata
+from torchport.capture import choose, interface
+from torchport.capture.origins import find_origin
+from torchport.capture.reference import Array
+from torchport.capture.routes.base import Captured, Request
+from torchport.engines.base import Session, open_session
+from torchport.errors import CaptureError, EngineError, InputError, OpsetError, ProofError, RefusedError
+from torchport.graph import opset as opsets
+from torchport.graph.describe import tensor_infos
+from torchport.pipeline.job import Job
+from torchport.proving import sampling
+from torchport.records import Attempt, Exported, Finding, Proof
+from torchport.silence import silence
+
+BRANCH_ROUNDS = 6  # further random values for a trace that may have frozen a branch
+
+
+class Tried:
+    """A model a route gave, with its proof."""
+
+    def __init__(self, route: str, model: ir.Model, proof: Proof, findings: Sequence[Finding], problem: str) -> None:
+        self.route = route
+        self.model = model
+        self.proof = proof
+        self.findings = tuple(findings)
+        self.problem = problem
+
+
+class Attempts:
+    """Tries routes until one is proven."""
+
+    def __init__(
+        self,
+        job: Job,
+        *,
+        opset: int,
+        keep_unused: bool,
+        fold_constants: bool,
+        custom_opsets: dict[str, int],
+        translations: dict[Any, Callable[..., Any]],
+        verbose: bool,
+    ) -> None:
+        self.job = job
+        self.opset = opset
+        self.keep_unused = keep_unused
+        self.custom_opsets = custom_opsets
+        self.attempts: list[Attempt] = []
+        self.errors: list[RefusedError] = []
+        self.unproven: list[Tried] = []
+        self.request = Request(
+            job.call,
+            job.capture_tensors(),
+            job.spec.inputs,
+            opset,
+            fold_constants=fold_constants,
+            translations=translations,
+            custom_opsets=custom_opsets,
+            program=job.subject.program,
+            verbose=verbose,
+        )
+
+    def run(self, routes: Sequence[str], *, allow_unproven: bool) -> Tried:
+        for route in routes:
+            started = time.perf_counter()
+            self.job.say(f"route {route}: capturing")
+            try:
+                tried = self._try(route)
+                reason = tried.problem
+            except (CaptureError, OpsetError, EngineError) as error:
+                self.errors.append(error)
+                tried, reason = None, error.what + (f" ({error.where})" if error.where else "")
+            outcome = "failed" if reason else "passed"
+            attempt = Attempt(route, outcome, reason, round(time.perf_counter() - started, 2))  # type: ignore[arg-type]
+            self.attempts.append(attempt)
+            self.job.say(str(attempt))
+            if tried is not None and not reason:
+                return tried
+            if tried is not None:
+                self.unproven.append(tried)
+        if allow_unproven and self.unproven:
+            return max(self.unproven, key=lambda t: t.proof.count("pass"))
+        raise self._refusal()
+
+    def _try(self, route: str) -> Tried:
+        job = self.job
+        captured = choose.load(route)(self.request)
+        with silence(verbose=self.request.verbose):
+            model = self._finish(captured)
+            try:
+                session = open_session(model)
+            except EngineError as error:
+                self.errors.append(error)
+                problem = error.what + _origin_of(error.where, model)
+                return Tried(route, model, Proof((), (Finding(problem),)), [], problem)
+        memory.release()
+        job.say(f"route {route}: proving")
+        with silence():
+            proof = job.examiner().examine(
+                candidate(session, job.input_names, job.output_names),
+                branch_rounds=BRANCH_ROUNDS if captured.suspects else 0,
+            )
+        interface.name_output_dims(model, dims=job.spec.inputs, spec=job.spec, observed=job.examiner().observed)
+        problem = _problem(proof, model, captured, job)
+        return Tried(route, model, proof, _harmless(captured), problem)
+
+    def _finish(self, captured: Captured) -> ir.Model:
+        job = self.job
+        model = captured.model
+        interface.dress(
+            model,
+            tensors=dict(zip(job.call.names, job.call.tensors, strict=True)),
+            dims=job.spec.inputs,
+            input_names=job.input_names,
+            output_names=job.output_names,
+            keep_unused=self.keep_unused,
+        )
+        interface.drop_unused_functions(model)
+        model = opsets.convert(model, self.opset)
+        model.opset_imports.update(self.custom_opsets)
+        return model
+
+    def result(self, best: Tried, path: str | None) -> Exported:
+        proven = not best.problem
+        metadata.write(best.model, route=best.route, proof=best.proof, unproven="" if proven else best.problem)
+        return Exported(
+            model=best.model,
+            route=best.route,
+            attempts=tuple(self.attempts),
+            proof=best.proof,
+            inputs=tensor_infos(best.model.graph.inputs),
+            outputs=tensor_infos(best.model.graph.outputs),
+            findings=(*self.job.findings, *best.findings),
+            path=path,
+            opset=best.model.opset_imports.get("", 0),
+            proven=proven,
+        )
+
+    def _refusal(self) -> RefusedError:
+        """The error that says most: wrong answers before an opset out of reach before a failed capture."""
+        story = "\n       ".join(f"route {a.route}: {a.reason}" for a in self.attempts)
+        proofs = [t.proof for t in self.unproven if t.proof.cases]
+        if proofs:
+            return ProofError(
+                "the ONNX model does not give the PyTorch model's answers; nothing was saved",
+                proof=proofs[0],
+                attempts=self.attempts,
+                where=story,
+                next_step="see the proof for the case that differs; --allow-unproven saves it all the same",
+            )
+        if self.unproven:
+            return EngineError(
+                "the engine cannot run the model, so that nothing can be proven; nothing was saved",
+                where=story,
+                next_step="try another opset or dtype; --allow-unproven saves it all the same",
+            )
+        blocked = [e for e in self.errors if isinstance(e, OpsetError)]
+        if blocked:
+            nearest = [e.nearest for e in blocked if e.nearest is not None]
+            near = min(nearest, key=lambda n: abs(n - self.opset), default=None)
+            return OpsetError(
+                f"the model cannot be expressed in opset {self.opset}",
+                blockers=[b for e in blocked for b in e.blockers],
+                nearest=near,
+                where=story,
+                next_step=f"use opset {near}" if near else "use a later opset",
+            )
+        last = self.errors[0]
+        return CaptureError(
+            "no route could capture the model",
+            where=story,
+            next_step=last.next_step or "change the line named above, or ask for one route with route=... to see more",
+            attempts=self.attempts,
+        )
+
+
+def candidate(
+    session: Session, inputs: Sequence[str], outputs: Sequence[str]
+) -> Callable[[Mapping[str, Array]], dict[str, Array]]:
+    """The ONNX model as the examiner wants it; inputs it has dropped are left out."""
+    wanted = {i.name for i in session.inputs}
+
+    def ask(feeds: Mapping[str, Array]) -> dict[str, Array]:
+        try:
+            given = session.run({n: a for n, a in feeds.items() if n in wanted})
+        except InputError as error:
+            raise EngineError(error.what, where=error.where) from error
+        if set(given) == set(outputs) or len(given) != len(outputs):
+            return given
+        return dict(zip(outputs, given.values(), strict=True))  # an older file under other names: by position
+
+    return ask
+
+
+def _problem(proof: Proof, model: ir.Model, captured: Captured, job: Job) -> str:
+    """Why this proof is not enough, in one line; empty when it is."""
+    if not proof.failures:
+        return _unproven_dimension(proof, job) or ("" if proof.passed else proof.verdict_line())
+    worst = proof.failures[0]
+    sizes = " ".join(f"{k}={v}" for k, v in worst.sizes.items())
+    text = f"case '{worst.label}'" + (f" ({sizes})" if sizes else "") + f": {worst.note}"
+    text += _origin_of(worst.note, model)
+    if captured.suspects:
+        text += "; " + "; ".join(str(s) for s in captured.suspects[:3])
+    elif worst.sizes != sampling.example_sizes(job.proof_inputs()):
+        lines = captured.fixing_lines()
+        text += f"; sizes are fixed at {' and '.join(lines[-2:])}" if lines else ""
+    return text
+
+
+def _origin_of(text: str | None, model: ir.Model) -> str:
+    """Where the node named in an engine's message comes from."""
+    node = re.search(r"node '([^']+)'", text or "")
+    origin = find_origin(model, node[1]) if node else None
+    return f"; that node comes from {origin}" if origin is not None and str(origin) != "unknown" else ""
+
+
+def _unproven_dimension(proof: Proof, job: Job) -> str:
+    """A dimension is proven only by a passing case at another size than the example's."""
+    sizes = sampling.example_sizes(job.proof_inputs())
+    for report in job.examiner().dimensions:
+        moved = [c for c in proof.cases if c.sizes.get(report.name) not in (None, sizes[report.name])]
+        if report.accepted and not any(c.verdict == "pass" for c in moved):
+            return f"dimension '{report.name}' was not proven at any size but {sizes[report.name]}"
+    return ""
+
+
+def _harmless(captured: Captured) -> list[Finding]:
+    return [Finding(f"{s.message}; no case showed it to matter", s.where) for s in captured.suspects]

@@ -1,0 +1,139 @@
+"""tp.export"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import onnx_ir as ir
+import torch
+
+from torchport import memory
+from torchport.capture import choose
+from torchport.capture.state import Mode
+from torchport.errors import OptionError
+from torchport.graph import files, opset as opsets
+from torchport.pipeline.attempts import Attempts
+from torchport.pipeline.job import Job, Progress
+from torchport.records import Exported
+from torchport.silence import silence
+
+DEFAULT_OPSET = 20
+
+Weights = Literal["include", "inputs", "omit"]
+
+
+def export(
+    model: Any,
+    args: Any = (),
+    *,
+    kwargs: dict[str, Any] | None = None,
+    output: str | os.PathLike[str] | None = None,
+    dynamic: Any = None,
+    examples: Sequence[Any] = (),
+    route: str = "auto",
+    opset: int = DEFAULT_OPSET,
+    input_names: Sequence[str] | None = None,
+    output_names: Sequence[str] | None = None,
+    keep_unused_inputs: bool = True,
+    weights: Weights = "include",
+    external_data: bool | None = None,
+    mode: Mode = "eval",
+    fold_constants: bool = True,
+    custom_opsets: Mapping[str, int] | None = None,
+    translations: Mapping[Any, Callable[..., Any]] | None = None,
+    allow_unproven: bool = False,
+    verbose: bool = False,
+    progress: Progress | None = None,
+) -> Exported:
+    """Export a PyTorch model to ONNX, and prove that it gives the model's own answers.
+
+    Args:
+        model: an `nn.Module`, a function, a TorchScript module or a `torch.export.ExportedProgram`.
+        args: example inputs by position; a single tensor needs no tuple.
+        kwargs: example inputs by name.
+        output: where to save; nothing is written unless the proof passes.
+        dynamic: which axes may vary, in any dialect: ``{"x": {0: "batch"}}``, torch's `dynamic_axes` and
+            `dynamic_shapes`, ``"x:0=batch"``, or ``"auto"`` with several `examples`.
+        examples: further example inputs, each what `args` may be; they join the proof.
+        route: ``auto`` tries `export`, `script`, `trace` and takes the first that is proven.
+        opset: the opset of the saved model, exactly.
+        input_names: names for the inputs instead of the parameters' own.
+        output_names: names for the outputs.
+        keep_unused_inputs: keep inputs that the graph does not use.
+        weights: ``include`` them, list them as ``inputs`` too, or ``omit`` them and expect them as inputs.
+        external_data: keep weights in a file beside the model; by default only from 1.5 GiB on.
+        mode: put the model into ``eval`` or ``train`` mode for the export, or ``keep`` the one it is in.
+        fold_constants: simplify the graph and fold what does not depend on inputs.
+        custom_opsets: versions for operator domains of your own.
+        translations: ONNX translations for torch operators, as torch's `custom_translation_table`.
+        allow_unproven: save even if the proof fails; the model's metadata says so.
+        verbose: let torch's own messages through.
+        progress: called with one line at each step.
+
+    Returns:
+        The model with its proof and the story of how it was made.
+
+    Example:
+        >>> exported = export(model, (x,), output="model.onnx", dynamic={"x": {0: "batch"}})
+        >>> print(exported.proof)
+    """
+    job = Job(
+        model,
+        args,
+        kwargs,
+        dynamic=dynamic,
+        examples=examples,
+        input_names=input_names,
+        output_names=output_names,
+        mode=mode,
+        progress=progress,
+    )
+    _check_options(opset, weights)
+    routes = choose.order(job.subject.model, route)
+    target = files.check_target(output) if output is not None else None
+    with job.opened():
+        job.meet(allow_random=allow_unproven)
+        memory.release()
+        attempts = Attempts(
+            job,
+            opset=opset,
+            keep_unused=keep_unused_inputs,
+            fold_constants=fold_constants and weights == "include",
+            custom_opsets=dict(custom_opsets or {}),
+            translations=dict(translations or {}),
+            verbose=verbose,
+        )
+        best = attempts.run(routes, allow_unproven=allow_unproven)
+    _set_weights(best.model, weights, job)
+    exported = attempts.result(best, str(target) if target else None)
+    if target is not None:
+        job.say("saving")
+        with silence():
+            files.save(exported.model, target, external=external_data)
+    return exported
+
+
+def _check_options(opset: int, weights: str) -> None:
+    opsets.check_range(opset)
+    if weights not in ("include", "inputs", "omit"):
+        raise OptionError(f"weights={weights!r} is unknown", next_step="use include, inputs or omit")
+
+
+def _set_weights(model: ir.Model, weights: Weights, job: Job) -> None:
+    """List the model's weights as inputs; without their values when they are to be omitted."""
+    if weights == "include":
+        return
+    target = job.subject.target
+    names = (
+        set(dict(target.named_parameters())) | set(dict(target.named_buffers()))
+        if isinstance(target, torch.nn.Module)
+        else set()
+    )
+    for name, value in list(model.graph.initializers.items()):
+        if name in names:
+            if weights == "omit":
+                del model.graph.initializers[name]
+                value.const_value = None
+            model.graph.inputs.append(value)

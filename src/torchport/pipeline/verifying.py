@@ -1,0 +1,122 @@
+"""tp.verify"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+
+from torchport.capture import models
+from torchport.capture.inputs import InputSpec, build_inputs
+from torchport.capture.state import Mode
+from torchport.capture.structure import Call, signature_of
+from torchport.engines.base import Session, open_session
+from torchport.errors import FileError, InputError
+from torchport.graph import files
+from torchport.pipeline.attempts import candidate
+from torchport.pipeline.job import Job, Progress
+from torchport.records import Dim, Finding, Proof
+from torchport.silence import silence
+from torchport.tensors import to_numpy
+
+
+def verify(
+    model: str | os.PathLike[str] | ir.Model,
+    against: Any,
+    args: Any = (),
+    *,
+    kwargs: dict[str, Any] | None = None,
+    dynamic: Any = None,
+    examples: Sequence[Any] = (),
+    mode: Mode = "eval",
+    engine: str = "onnxruntime",
+    progress: Progress | None = None,
+) -> Proof:
+    """Prove an existing ONNX model against the PyTorch model it should equal.
+
+    Args:
+        model: an ONNX file or a model in memory.
+        against: the PyTorch model.
+        args: example inputs; made up from the ONNX model's own inputs where none are given.
+        kwargs: example inputs by name.
+        dynamic: which axes may vary; by default those that have names in the ONNX model.
+        examples: further example inputs.
+        mode: the mode to judge the PyTorch model in.
+        engine: what runs the ONNX model.
+        progress: called with one line at each step.
+
+    Returns:
+        The proof, passed or not.
+    """
+    session = open_session(model, engine)
+    subject = models.subject(against)
+    args, kwargs = models.example_arguments(subject, args, kwargs)
+    if not args and not kwargs:
+        args, kwargs = _made_up_inputs(session, subject.target)
+    job = Job(against, args, kwargs, dynamic=dynamic, examples=examples, mode=mode, progress=progress)
+    with job.opened():
+        job.meet(
+            names=_match_names(session, job.call),
+            declared=_declared_dims(session) if dynamic is None else None,
+        )
+        job.say("proving")
+        with silence():
+            proof = job.examiner(engine).examine(candidate(session, job.input_names, job.output_names))
+        if proof.failures:
+            graph = files.load(model) if not isinstance(model, ir.Model) else model
+            proof = dataclasses.replace(proof, findings=(*proof.findings, *_other_weights(graph, subject.target)))
+    return proof
+
+
+def _other_weights(model: ir.Model, target: Any) -> list[Finding]:
+    """The usual reason why nothing agrees: the file holds another training's weights."""
+    own = target.state_dict() if isinstance(target, torch.nn.Module) else {}
+    shared = [n for n in own if n in model.graph.initializers]
+    other = [n for n in shared if not _same_weight(model.graph.initializers[n].const_value, own[n])]
+    if not other:
+        return []
+    return [Finding(f"{len(other)} of {len(shared)} weights in the file are not the PyTorch model's", other[0])]
+
+
+def _same_weight(stored: Any, own: torch.Tensor) -> bool:
+    return stored is None or np.array_equal(stored.numpy(), to_numpy(own), equal_nan=stored.dtype.is_floating_point())
+
+
+def _match_names(session: Session, call: Call) -> list[str]:
+    """What the ONNX model calls each of the PyTorch model's inputs: by name where they agree, else by position."""
+    shown = [i.name for i in session.inputs]
+    if set(shown) <= set(call.names):
+        return list(call.names)
+    if len(shown) == len(call.names):
+        return shown
+    raise InputError(
+        f"the ONNX model has {len(shown)} inputs, the PyTorch model got {len(call.names)}",
+        where=f"{', '.join(shown)} and {', '.join(call.names)}",
+        next_step="give the PyTorch model the same inputs",
+    )
+
+
+def _declared_dims(session: Session) -> dict[str, dict[int, Dim]]:
+    """The axes that have names in the ONNX model."""
+    return {
+        i.name: {a: Dim(d) for a, d in enumerate(i.shape or ()) if isinstance(d, str) and d.isidentifier()}
+        for i in session.inputs
+    }
+
+
+def _made_up_inputs(session: Session, target: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Random inputs of the ONNX model's own dtypes and shapes, dynamic axes at size 2."""
+    parameters = signature_of(target).parameters
+    by_name = all(info.name.split(".")[0] in parameters for info in session.inputs)
+    specs = []
+    for info in session.inputs:
+        if info.shape is None:
+            raise FileError(f"input '{info.name}' has no shape to make an example from", next_step="give --input")
+        shape = [d if isinstance(d, int) else 2 for d in info.shape]
+        specs.append(InputSpec.tensor(info.name if by_name else None, info.dtype, shape))
+    return build_inputs(specs)
