@@ -513,3 +513,18 @@ def test_an_output_that_is_a_multiple_of_a_dimension_says_so() -> None:
 
     exported = tp.export(Twice(), torch.randn(1, 2, 5, 6), dynamic={"x": {2: "h", 3: "w"}})
     assert exported.outputs[0].shape == (1, 2, "2*h", "2*w")
+
+
+def test_a_dimension_that_hangs_on_another_is_verified_too(tmp_path: Path) -> None:
+    class Shifted(nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return x[:, :-1] + y
+
+    length = torch.export.Dim("length", min=2, max=100)
+    target = tmp_path / "m.onnx"
+    args = (torch.randn(2, 9), torch.randn(2, 8))
+    exported = tp.export(Shifted(), args, dynamic={"x": {1: length}, "y": {1: length - 1}}, output=target)
+    assert [i.shape for i in exported.inputs] == [(2, "length"), (2, "length - 1")]
+    proof = tp.verify(target, Shifted(), args)
+    assert proof.passed
+    assert {c.sizes["length"] for c in proof.cases} > {9}

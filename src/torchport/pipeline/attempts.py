@@ -15,7 +15,7 @@ from torchport.capture.origins import find_origin
 from torchport.capture.reference import Array
 from torchport.capture.routes.base import Captured, Request
 from torchport.engines.base import Session, open_session
-from torchport.errors import CaptureError, EngineError, InputError, OpsetError, ProofError, RefusedError
+from torchport.errors import CaptureError, EngineError, InputError, OpsetError, ProofError, RefusedError, TorchportError
 from torchport.graph import opset as opsets
 from torchport.graph.describe import tensor_infos
 from torchport.pipeline.job import Job
@@ -74,12 +74,13 @@ class Attempts:
         for route in routes:
             started = time.perf_counter()
             self.job.say(f"route {route}: capturing")
+            tried: Tried | None = None
             try:
                 tried = self._try(route)
                 reason = tried.problem
-            except (CaptureError, OpsetError, EngineError) as error:
+            except RefusedError as error:
                 self.errors.append(error)
-                tried, reason = None, error.what + (f" ({error.where})" if error.where else "")
+                reason = error.what + (f" ({error.where})" if error.where else "")
             outcome = "failed" if reason else "passed"
             attempt = Attempt(route, outcome, reason, round(time.perf_counter() - started, 2))  # type: ignore[arg-type]
             self.attempts.append(attempt)
@@ -93,6 +94,16 @@ class Attempts:
         raise self._refusal()
 
     def _try(self, route: str) -> Tried:
+        """Capture, name, convert and prove. What a route trips over ends that route, not the export."""
+        try:
+            return self._try_route(route)
+        except TorchportError:
+            raise
+        except Exception as error:
+            what = f"torchport's own error, please report it: {type(error).__name__}: {error}"
+            raise CaptureError(what, next_step="--debug shows where") from error
+
+    def _try_route(self, route: str) -> Tried:
         job = self.job
         captured = choose.load(route)(self.request)
         with silence(verbose=self.request.verbose):
@@ -175,13 +186,15 @@ class Attempts:
                 where=story,
                 next_step=f"use opset {near}" if near else "use a later opset",
             )
-        last = self.errors[0]
-        return CaptureError(
+        first = self.errors[0]
+        refusal = CaptureError(
             "no route could capture the model",
             where=story,
-            next_step=last.next_step or "change the line named above, or ask for one route with route=... to see more",
+            next_step=first.next_step or "change the line named above, or ask for one route with route=... to see more",
             attempts=self.attempts,
         )
+        refusal.__cause__ = first
+        return refusal
 
 
 def candidate(

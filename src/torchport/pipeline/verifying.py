@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -102,11 +103,19 @@ def _match_names(session: Session, call: Call) -> list[str]:
 
 
 def _declared_dims(session: Session) -> dict[str, dict[int, Dim]]:
-    """The axes that have names in the ONNX model."""
+    """The axes that have names in the ONNX model, or hang on one: ``batch``, ``2*half``, ``length - 1``."""
     return {
-        i.name: {a: Dim(d) for a, d in enumerate(i.shape or ()) if isinstance(d, str) and d.isidentifier()}
+        i.name: {a: dim for a, d in enumerate(i.shape or ()) if (dim := _named_dim(d)) is not None}
         for i in session.inputs
     }
+
+
+def _named_dim(text: int | str | None) -> Dim | None:
+    match = re.fullmatch(r"(?:(\d+)\*)?([^\W\d]\w*)(?: ([+-]) (\d+))?", text) if isinstance(text, str) else None
+    if match is None:
+        return None
+    scale, root, sign, offset = match.groups()
+    return Dim(match[0], root=root, scale=int(scale or 1), offset=int(f"{sign or '+'}{offset or 0}"))
 
 
 def _made_up_inputs(session: Session, target: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
