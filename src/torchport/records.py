@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import textwrap
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -188,7 +189,7 @@ class Proof:
         if len(notes) > _MOST_NOTES:
             notes = [*notes[:_MOST_NOTES], f"and {len(notes) - _MOST_NOTES} more like these"]
         notes += [str(f) for f in self.findings]
-        return "\n".join([*lines, *(f"· {note}" for note in notes), self.verdict_line()])
+        return "\n".join([*lines, *map(_bullet, notes), self.verdict_line()])
 
     def verdict_line(self) -> str:
         if self.passed:
@@ -199,6 +200,13 @@ class Proof:
 
 
 _MOST_NOTES = 3
+
+
+def _bullet(note: object) -> str:
+    """A note that fits a terminal of 80 columns; long paths are left whole."""
+    return textwrap.fill(
+        str(note), 80, initial_indent="· ", subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
 
 
 def _row(case: Case) -> tuple[str, ...]:
@@ -236,4 +244,4 @@ class Exported:
     def __str__(self) -> str:
         head = f"exported by route '{self.route}', opset {self.opset}" + (f" → {self.path}" if self.path else "")
         body = [f"  in   {i}" for i in self.inputs] + [f"  out  {o}" for o in self.outputs]
-        return "\n".join([head, *body, str(self.proof), *(f"· {f}" for f in self.findings)])
+        return "\n".join([head, *body, str(self.proof), *map(_bullet, self.findings)])
