@@ -456,7 +456,7 @@ def test_another_training_of_the_same_model_is_noticed(onnx_file: Path) -> None:
     torch.manual_seed(1)
     proof = tp.verify(onnx_file, SmallNet().eval())
     assert not proof.passed
-    assert any("weights in the file are not the PyTorch model's" in str(f) for f in proof.findings)
+    assert any("the weights in the file are not the PyTorch model's" in str(f) for f in proof.findings)
 
 
 @SCRIPTS
@@ -528,3 +528,74 @@ def test_a_dimension_that_hangs_on_another_is_verified_too(tmp_path: Path) -> No
     proof = tp.verify(target, Shifted(), args)
     assert proof.passed
     assert {c.sizes["length"] for c in proof.cases} > {9}
+
+
+# --- found by reviewers -----------------------------------------------------------------------------------------------
+
+
+def test_training_mode_leaves_running_statistics_alone() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)).eval()
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    tp.export(model, X, mode="train", route="script", dynamic={"input": {0: "n"}})
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+    assert not model.training
+
+
+@pytest.mark.parametrize("route", ["export", "script", "trace"])
+def test_weights_left_out_keep_their_own_names_even_when_equal(route: str) -> None:
+    model = nn.Sequential(nn.BatchNorm1d(4), nn.BatchNorm1d(4))  # fresh: both norms hold the same numbers
+    exported = tp.export(model, X, weights="omit", route=route)
+    wanted = {k for k in model.state_dict() if "num_batches" not in k}
+    assert {i.name for i in exported.inputs} == {"input", *wanted}
+
+
+def test_a_folded_norm_is_not_taken_for_another_training(tmp_path: Path) -> None:
+    class Shifted(nn.Module):
+        def __init__(self, shift: float) -> None:
+            super().__init__()
+            self.conv, self.norm, self.fc = nn.Conv1d(1, 3, 1), nn.BatchNorm1d(3), nn.Linear(4, 2)
+            self.shift = shift
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.fc(self.norm(self.conv(x))) + self.shift
+
+    right, wrong = Shifted(0.0).eval(), Shifted(1.0).eval()
+    wrong.load_state_dict(right.state_dict())
+    tp.export(right, torch.randn(2, 1, 4), output=tmp_path / "m.onnx")
+    proof = tp.verify(tmp_path / "m.onnx", wrong)
+    assert not proof.passed
+    assert not any("weights" in str(f) for f in proof.findings)
+
+
+def test_a_failed_trace_is_not_called_harmless() -> None:
+    exported = tp.export(Threshold(), X, route="trace", allow_unproven=True)
+    assert exported.findings
+    assert not any("no case showed it to matter" in str(f) for f in exported.findings)
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"opset": "13"}, OptionError),
+        ({"output": object()}, OptionError),
+        ({"custom_opsets": {"": 11}}, OptionError),
+        ({"args": 5}, InputError),
+        ({"args": {"input": X}}, InputError),
+    ],
+)
+def test_arguments_of_the_wrong_type_are_said(options: dict[str, Any], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        tp.export(nn.Linear(4, 4), **{"args": X, **options})
+
+
+def test_a_last_dict_may_hold_the_named_inputs() -> None:
+    def model(x: torch.Tensor, *, scale: torch.Tensor) -> torch.Tensor:
+        return x * scale
+
+    exported = tp.export(model, (X, {"scale": torch.ones(1)}), route="trace")
+    assert [i.name for i in exported.inputs] == ["x", "scale"]
+
+
+def test_unnamed_axes_are_named_after_the_users_own_name_for_the_input() -> None:
+    exported = tp.export(nn.Linear(4, 4), X, input_names=["a"], dynamic={"a": [0]}, route="trace")
+    assert exported.inputs[0].shape == ("a_dim0", 4)

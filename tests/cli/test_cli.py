@@ -90,7 +90,7 @@ def test_export_then_verify_then_run_from_json(folder: Path) -> None:
     other = run("verify", "m.onnx", "--against", "model.py:Net", "--seed", 1, "-q")
     assert other.exit_code == 1
     assert "NOT proven" in other.stdout
-    assert "weights in the file are not the PyTorch model's" in other.stdout
+    assert "the weights in the file are not the PyTorch model's" in other.stdout
 
     np.save(folder / "x.npy", np.ones((3, 4), np.float32))
     ran = run("run", "m.onnx", "--input", "x=x.npy", "-o", "out.npz", "--json")
@@ -235,3 +235,12 @@ def test_every_verb_has_help_that_fits_a_terminal_and_json(verb: str) -> None:
     assert done.exit_code == 0
     assert "--json" in done.output
     assert max(map(len, done.output.splitlines())) <= 80
+
+
+def test_example_inputs_that_fail_show_the_users_own_traceback(folder: Path) -> None:
+    (folder / "bad.py").write_text(MODEL + "\ndef example_inputs():\n    return 1 / 0\n")
+    done = run("export", "bad.py:Net", "-o", "m.onnx")
+    assert done.exit_code == 2
+    assert "ZeroDivisionError" in done.stderr
+    assert "bad.py" in done.stderr
+    assert "torchport/" not in done.stderr

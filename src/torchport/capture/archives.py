@@ -12,6 +12,7 @@ import logging
 import os
 import re
 import stat
+import sys
 import warnings
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -232,6 +233,8 @@ def load_pickle(path: Path, *, trust: bool = False) -> Any:
 def _unpickle(path: Path) -> Any:
     import torch
 
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # the classes it was made of are looked for by name
     try:
         with quiet():
             return torch.load(path, map_location="cpu", weights_only=False)
@@ -276,7 +279,7 @@ def _foreign_names(path: Path) -> str:
             names = torch.serialization.get_unsafe_globals_in_checkpoint(path)
     except Exception:  # noqa: BLE001 -- only adds detail to an error that is raised anyway
         return ""
-    return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
+    return ", ".join(sorted(names)[:3]) + (", …" if len(names) > 3 else "")
 
 
 def first_line(error: BaseException) -> str:

@@ -67,6 +67,7 @@ class _Reader:
     def __init__(self, call: Call, input_names: list[str], output_names: list[str]) -> None:
         self.call = call
         self.aliases = dict(zip(input_names, call.names, strict=True))
+        self.shown = dict(zip(call.names, input_names, strict=True))
         self.output_names = output_names
         self.inputs: InputDims = {}
         self.outputs: dict[str, dict[int, str]] = {}
@@ -138,7 +139,7 @@ class _Reader:
         dims: dict[int, Dim] = {}
         for axis, value in spec.items():
             index = _axis(axis, rank, slot.name)
-            dim = to_dim(value, f"{slot.name}_dim{index}")
+            dim = to_dim(value, f"{self.shown[slot.name]}_dim{index}")
             if dim is not None:
                 dims[index] = dim
         return dims

@@ -59,11 +59,27 @@ def example_arguments(
     """The example inputs; an ExportedProgram brings its own."""
     if isinstance(args, torch.Tensor):
         args = (args,)
+    if not isinstance(args, (tuple, list)):
+        raise InputError(
+            f"args is a {type(args).__name__}, not a tuple of inputs",
+            next_step="give args=(x,), and inputs by name as kwargs={...}",
+        )
     args, kwargs = tuple(args), dict(kwargs or {})
     if not args and not kwargs and given.program is not None and given.program.example_inputs is not None:
         own_args, own_kwargs = given.program.example_inputs
         return tuple(own_args), dict(own_kwargs)
     return args, kwargs
+
+
+def call(given: Subject, args: Any, kwargs: dict[str, Any] | None = None) -> Call:
+    """The model with its example. A last dict may be the named inputs, as `torch.onnx.export` has it."""
+    args, kwargs = example_arguments(given, args, kwargs)
+    try:
+        return Call(given.target, args, kwargs)
+    except InputError:
+        if kwargs or not args or not isinstance(args[-1], dict):
+            raise
+        return Call(given.target, args[:-1], args[-1])
 
 
 def check_devices(call: Call) -> None:

@@ -55,7 +55,7 @@ class Snapshot:
         plain = [m for m in modules if not isinstance(m, torch.jit.ScriptModule)]
         self._attributes = [(m, dict(m.__dict__), _contents(m)) for m in plain]
         buffers = target.buffers() if isinstance(target, torch.nn.Module) else ()
-        self._buffers = [(b, b.detach().clone(), b._version) for b in buffers if b.device.type != "meta"]
+        self._buffers = [(b, b.detach().clone()) for b in buffers if b.device.type != "meta"]
 
     def restore(self) -> None:
         for module, attributes, contents in self._attributes:
@@ -70,10 +70,9 @@ class Snapshot:
 
     def _restore_buffers(self) -> None:
         with torch.no_grad():
-            for i, (buffer, copy, version) in enumerate(self._buffers):
-                if buffer._version != version:
+            for buffer, copy in self._buffers:
+                if not torch.equal(buffer, copy):  # batch norm writes without raising a tensor's version
                     buffer.copy_(copy)
-                    self._buffers[i] = (buffer, copy, buffer._version)
 
 
 def _contents(module: torch.nn.Module) -> list[tuple[Any, Any]]:

@@ -64,11 +64,13 @@ def gather(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Example inputs: from --input, else from example_inputs() beside the model, else none."""
     from torchport.capture.inputs import build_inputs, from_example, parse_input
+    from torchport.capture.user_code import running_user_code
 
     if inputs:
         return build_inputs([parse_input(text) for text in inputs], seed=seed)
     if source.example_inputs is not None:
-        return from_example(source.example_inputs())
+        with running_user_code("example_inputs() failed"):
+            return from_example(source.example_inputs())
     if required and not hasattr(source.model, "example_inputs"):
         raise InputError(
             "no example inputs: the model cannot be run without",

@@ -14,7 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import click
 
-from torchport.errors import CaptureError, ProofError, TorchportError
+from torchport.errors import ProofError, RefusedError, TorchportError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -56,7 +56,7 @@ def _print_error(error: TorchportError, as_json: bool) -> None:
         return
     if isinstance(error, ProofError):
         click.echo(str(error.proof), err=True)
-    label = click.style("refused" if isinstance(error, (ProofError, CaptureError)) else "error", fg="red", bold=True)
+    label = click.style("refused" if isinstance(error, RefusedError) else "error", fg="red", bold=True)
     click.echo(f"{label}: {error}", err=True)
 
 

@@ -47,6 +47,7 @@ class Attempts:
         opset: int,
         keep_unused: bool,
         fold_constants: bool,
+        weights_apart: bool,
         custom_opsets: dict[str, int],
         translations: dict[Any, Callable[..., Any]],
         verbose: bool,
@@ -64,6 +65,7 @@ class Attempts:
             job.spec.inputs,
             opset,
             fold_constants=fold_constants,
+            weights_apart=weights_apart,
             translations=translations,
             custom_opsets=custom_opsets,
             program=job.subject.program,
@@ -123,7 +125,7 @@ class Attempts:
             )
         interface.name_output_dims(model, dims=job.spec.inputs, spec=job.spec, observed=job.examiner().observed)
         problem = _problem(proof, model, captured, job)
-        return Tried(route, model, proof, _harmless(captured), problem)
+        return Tried(route, model, proof, captured.suspects if problem else _harmless(captured), problem)
 
     def _finish(self, captured: Captured) -> ir.Model:
         job = self.job
@@ -190,7 +192,7 @@ class Attempts:
         refusal = CaptureError(
             "no route could capture the model",
             where=story,
-            next_step=first.next_step or "change the line named above, or ask for one route with route=... to see more",
+            next_step=first.next_step or "change the line named above",
             attempts=self.attempts,
         )
         refusal.__cause__ = first

@@ -90,7 +90,7 @@ def export(
         mode=mode,
         progress=progress,
     )
-    _check_options(opset, weights)
+    _check_options(opset, weights, output, custom_opsets or {})
     routes = choose.order(job.subject.model, route)
     target = files.check_target(output) if output is not None else None
     with job.opened():
@@ -100,7 +100,8 @@ def export(
             job,
             opset=opset,
             keep_unused=keep_unused_inputs,
-            fold_constants=fold_constants and weights == "include",
+            fold_constants=fold_constants,
+            weights_apart=weights != "include",
             custom_opsets=dict(custom_opsets or {}),
             translations=dict(translations or {}),
             verbose=verbose,
@@ -115,8 +116,14 @@ def export(
     return exported
 
 
-def _check_options(opset: int, weights: str) -> None:
+def _check_options(opset: int, weights: str, output: Any, custom_opsets: Mapping[str, int]) -> None:
+    if isinstance(opset, bool) or not isinstance(opset, int):
+        raise OptionError(f"opset={opset!r} is no whole number", next_step="write opset=17")
     opsets.check_range(opset)
+    if output is not None and not isinstance(output, (str, os.PathLike)):
+        raise OptionError(f"output={output!r} is no path", next_step='write output="model.onnx"')
+    if custom_opsets.keys() & {"", "ai.onnx"}:
+        raise OptionError("custom_opsets is for domains of your own", next_step="ONNX's own version is opset=N")
     if weights not in ("include", "inputs", "omit"):
         raise OptionError(f"weights={weights!r} is unknown", next_step="use include, inputs or omit")
 

@@ -44,11 +44,9 @@ class Job:
         if mode not in MODES:
             raise OptionError(f"there is no mode '{mode}'", next_step=f"use {', '.join(MODES)}")
         self.subject = models.subject(model)
-        self.call = Call(self.subject.target, *models.example_arguments(self.subject, args, kwargs))
+        self.call = models.call(self.subject, args, kwargs)
         models.check_devices(self.call)
-        self.example_calls = [
-            Call(self.subject.target, *models.example_arguments(self.subject, e, None)) for e in examples
-        ]
+        self.example_calls = [models.call(self.subject, e) for e in examples]
         self.input_names = _chosen_names("input", input_names, self.call.names)
         self._wanted_outputs = output_names
         self._dynamic = dynamic

@@ -22,6 +22,7 @@ class Request:
         call: the model and its example, flat.
         tensors: the inputs to capture with. They may be larger than the example's: torch freezes sizes of 0 and 1.
         dims: which axes may vary, by input name.
+        weights_apart: keep every weight under its own name, nothing folded or merged.
         opset: the opset wanted. A route comes as near as it can by itself; the rest is conversion.
         program: an ExportedProgram, when that is what the user gave.
     """
@@ -31,6 +32,7 @@ class Request:
     dims: InputDims
     opset: int
     fold_constants: bool = True
+    weights_apart: bool = False
     translations: Mapping[Any, Callable[..., Any]] = dataclasses.field(default_factory=dict)
     custom_opsets: Mapping[str, int] = dataclasses.field(default_factory=dict)
     program: torch.export.ExportedProgram | None = None

@@ -29,7 +29,7 @@ def capture(request: Request) -> Captured:
                 program,
                 dynamo=True,
                 opset_version=min(max(request.opset, LOWEST_OPSET), HIGHEST_OPSET),
-                optimize=request.fold_constants,
+                optimize=request.fold_constants and not request.weights_apart,
                 custom_translation_table={**translations(), **request.translations},
                 verbose=request.verbose,
             )

@@ -51,7 +51,7 @@ def translate(module: Any, request: Request) -> ir.Model:
     """Translate a module or ScriptModule with the TorchScript exporter, zero-copy for large weights."""
     names = list(request.call.names)
     weights = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    inline = sum(w.nbytes for w in weights.values()) < _INLINE_LIMIT
+    inline = not request.weights_apart and sum(w.nbytes for w in weights.values()) < _INLINE_LIMIT
     target = io.BytesIO()
     try:
         with contextlib.nullcontext() if request.verbose else silence_native():
@@ -61,6 +61,7 @@ def translate(module: Any, request: Request) -> ir.Model:
                 target,  # type: ignore[arg-type]
                 dynamo=False,
                 export_params=inline,
+                keep_initializers_as_inputs=not inline,  # else equal weights are merged into one
                 verbose=True,  # keeps source lines on the nodes; it prints the graph too, hence the silence
                 input_names=names,
                 opset_version=min(max(request.opset, LOWEST_OPSET), HIGHEST_OPSET),
