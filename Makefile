@@ -2,14 +2,14 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint bench-export test-long clean
+.PHONY: demo test lint bench-export clean
 
 demo: .venv/installed
 	$(BIN)/torchport export examples/01_first_export/model.py:Net --dynamic image:0=batch -o examples/01_first_export/model.onnx
 	$(BIN)/torchport run examples/01_first_export/model.onnx --input image=float32[5,3,64,64]
 
 test: lint
-	$(BIN)/python -m pytest -m "not long"
+	$(BIN)/python -m pytest
 
 lint: .venv/installed
 	$(BIN)/ruff check .
@@ -19,10 +19,6 @@ lint: .venv/installed
 # The figures of the export issue: wall time and memory beside bare torch.onnx.export, start-up, 3 GiB of weights.
 bench-export: .venv/installed
 	$(BIN)/python benchmarks/export.py
-
-# Tests that take minutes.
-test-long: .venv/installed
-	$(BIN)/python -m pytest -m long
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

@@ -242,6 +242,7 @@ class Exported:
     proven: bool = True
 
     def __str__(self) -> str:
-        head = f"exported by route '{self.route}', opset {self.opset}" + (f" → {self.path}" if self.path else "")
+        verb = "exported" if self.proven else "saved UNPROVEN" if self.path else "UNPROVEN"
+        head = f"{verb} by route '{self.route}', opset {self.opset}" + (f" → {self.path}" if self.path else "")
         body = [f"  in   {i}" for i in self.inputs] + [f"  out  {o}" for o in self.outputs]
         return "\n".join([head, *body, str(self.proof), *map(_bullet, self.findings)])

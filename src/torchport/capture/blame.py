@@ -10,8 +10,11 @@ import sysconfig
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType, TracebackType
+from types import TracebackType
 
+from torchport.capture.guards import Guard
+
+_SHAPES = "torch.fx.experimental.symbolic_shapes"
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _LIBRARIES = tuple({sysconfig.get_path(k) for k in ("stdlib", "platstdlib", "purelib", "platlib")})
 _FRAMEWORKS = tuple(
@@ -84,39 +87,41 @@ def line_of_stack(stack: str) -> str:
 
 
 class _Guards(logging.Handler):
-    """Notes where torch.export fixes a symbolic size: it logs that while the user's code is on the stack."""
+    """Notes the guards torch.export adds: it logs them while the user's code is on the stack."""
 
-    _FIXED = re.compile(r"eval Eq\((?:[a-z]\d+|[^,]*), ?[^)]*\) \[guard added\]")
+    _ADDED = re.compile(r"(?:eval|runtime_assert) (.+) \[guard added\]")
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
-        self.lines: list[str] = []
+        self.guards: list[Guard] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        if self._FIXED.match(record.getMessage()):
-            frame: FrameType | None = sys._getframe()
-            line = _last_user_frame(traceback.extract_stack(frame))
-            if line and line not in self.lines:
-                self.lines.append(line)
+        match = self._ADDED.match(record.getMessage())
+        if match:
+            guard = Guard(match[1], _last_user_frame(traceback.extract_stack(sys._getframe())))
+            if guard not in self.guards:
+                self.guards.append(guard)
 
 
 @contextmanager
-def watch_guards() -> Iterator[list[str]]:
-    """Collect the user's lines at which torch.export fixes sizes. Costs time: for use after the fact only."""
-    logger = logging.getLogger("torch.fx.experimental.symbolic_shapes")
+def watch_guards() -> Iterator[list[Guard]]:
+    """Collect the guards on sizes that torch.export adds, each with the user's line. All else torch logs is dropped."""
+    names = [n for n in logging.root.manager.loggerDict if n == "torch" or n.startswith("torch.")]
+    loggers = [logging.getLogger(n) for n in {*names, "torch", _SHAPES}]
+    saved = [(g, g.handlers[:], g.level, g.propagate) for g in loggers]
+    disabled = logging.root.manager.disable
     handler = _Guards()
-    others, level, propagate, disabled = (
-        logger.handlers[:],
-        logger.level,
-        logger.propagate,
-        logging.root.manager.disable,
-    )
-    logger.handlers, logger.propagate = [handler], False
-    logger.setLevel(logging.INFO)
+    for logger in loggers:
+        logger.handlers = [logging.NullHandler()]
+        logger.propagate = False
+    shapes = logging.getLogger(_SHAPES)
+    shapes.handlers = [handler]
+    shapes.setLevel(logging.INFO)
     logging.disable(logging.NOTSET)
     try:
-        yield handler.lines
+        yield handler.guards
     finally:
         logging.disable(disabled)
-        logger.handlers, logger.propagate = others, propagate
-        logger.setLevel(level)
+        for logger, handlers, level, propagate in saved:
+            logger.handlers, logger.propagate = handlers, propagate
+            logger.setLevel(level)

@@ -204,7 +204,10 @@ def name_output_dims(
         shapes = [(sizes, answer[position]) for sizes, answer in observed]
         if value.shape is None and len({len(s) for _, s in shapes}) == 1:
             value.shape = ir.Shape([None] * len(shapes[0][1]))
-        if value.shape is None or any(len(s) != len(value.shape) for _, s in shapes):
+        if value.shape is None:
+            continue
+        if any(len(s) != len(value.shape) for _, s in shapes):
+            value.shape = None  # the rank itself depends on the sizes
             continue
         wanted = spec.outputs.get(str(value.name), {})
         value.shape = ir.Shape(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -56,7 +58,8 @@ def load(model: str, *, seed: int, trust: bool) -> Any:
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
-    return load_source(model, trust=trust)
+    with contextlib.redirect_stdout(sys.stderr):  # what the user's file prints is no part of the result
+        return load_source(model, trust=trust)
 
 
 def gather(
@@ -69,7 +72,7 @@ def gather(
     if inputs:
         return build_inputs([parse_input(text) for text in inputs], seed=seed)
     if source.example_inputs is not None:
-        with running_user_code("example_inputs() failed"):
+        with running_user_code("example_inputs() failed"), contextlib.redirect_stdout(sys.stderr):
             return from_example(source.example_inputs())
     if required and not hasattr(source.model, "example_inputs"):
         raise InputError(

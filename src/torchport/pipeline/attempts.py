@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +12,9 @@ import onnx_ir as ir
 
 from torchport import memory, metadata
 from torchport.capture import choose, interface
+from torchport.capture.blame import is_user_file
+from torchport.capture.branches import one_sided, watch_lines
+from torchport.capture.guards import Challenge
 from torchport.capture.origins import find_origin
 from torchport.capture.reference import Array
 from torchport.capture.routes.base import Captured, Request
@@ -59,6 +63,7 @@ class Attempts:
         self.attempts: list[Attempt] = []
         self.errors: list[RefusedError] = []
         self.unproven: list[Tried] = []
+        self.challenges: list[Challenge] = []
         self.request = Request(
             job.call,
             job.capture_tensors(),
@@ -117,14 +122,17 @@ class Attempts:
                 problem = error.what + _origin_of(error.where, model)
                 return Tried(route, model, Proof((), (Finding(problem),)), [], problem)
         memory.release()
+        self.challenges += captured.challenges  # what one route made doubtful is asked of the next ones too
         job.say(f"route {route}: proving")
         with silence():
             proof = job.examiner().examine(
                 candidate(session, job.input_names, job.output_names),
-                branch_rounds=BRANCH_ROUNDS if captured.suspects else 0,
+                branch_rounds=BRANCH_ROUNDS if captured.example_only else 0,
+                excuses=not captured.suspects,
+                sizes=[c.sizes for c in self.challenges],
             )
         interface.name_output_dims(model, dims=job.spec.inputs, spec=job.spec, observed=job.examiner().observed)
-        problem = _problem(proof, model, captured, job)
+        problem = _problem(proof, model, captured, job) or _frozen_branch(captured, job)
         return Tried(route, model, proof, captured.suspects if problem else _harmless(captured), problem)
 
     def _finish(self, captured: Captured) -> ir.Model:
@@ -163,6 +171,7 @@ class Attempts:
         """The error that says most: wrong answers before an opset out of reach before a failed capture."""
         story = "\n       ".join(f"route {a.route}: {a.reason}" for a in self.attempts)
         proofs = [t.proof for t in self.unproven if t.proof.cases]
+        proofs.sort(key=lambda p: not p.failures)
         if proofs:
             return ProofError(
                 "the ONNX model does not give the PyTorch model's answers; nothing was saved",
@@ -227,10 +236,22 @@ def _problem(proof: Proof, model: ir.Model, captured: Captured, job: Job) -> str
     text += _origin_of(worst.note, model)
     if captured.suspects:
         text += "; " + "; ".join(str(s) for s in captured.suspects[:3])
-    elif worst.sizes != sampling.example_sizes(job.proof_inputs()):
-        lines = captured.fixing_lines()
-        text += f"; sizes are fixed at {' and '.join(lines[-2:])}" if lines else ""
-    return text
+    lines = [c.line for c in captured.challenges if c.line and c.sizes.items() <= worst.sizes.items()]
+    return text + (f"; the capture settled that size at {lines[0]}" if lines else "")
+
+
+def _frozen_branch(captured: Captured, job: Job) -> str:
+    """A branch on values that went one way in every case shows nothing about the other."""
+    places = [s.where for s in captured.suspects if is_user_file(s.where.rpartition(":")[0])]
+    files = frozenset(os.path.abspath(p.rpartition(":")[0]) for p in places)
+    if not files:
+        return ""
+    with silence():
+        runs = job.examiner().replay(lambda: watch_lines(files), branch_rounds=BRANCH_ROUNDS)
+    for place in places:
+        if one_sided(place, runs):
+            return f"the trace froze the branch at {place}, and no case went the other way"
+    return ""
 
 
 def _origin_of(text: str | None, model: ir.Model) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import onnx_ir as ir
@@ -122,6 +123,8 @@ def _check_options(opset: int, weights: str, output: Any, custom_opsets: Mapping
     opsets.check_range(opset)
     if output is not None and not isinstance(output, (str, os.PathLike)):
         raise OptionError(f"output={output!r} is no path", next_step='write output="model.onnx"')
+    if output is not None and Path(output).suffix in (".pt", ".pth", ".pt2", ".ts", ".py", ".npy", ".npz"):
+        raise OptionError(f"output '{output}' ends like another kind of file", next_step="name it model.onnx")
     if custom_opsets.keys() & {"", "ai.onnx"}:
         raise OptionError("custom_opsets is for domains of your own", next_step="ONNX's own version is opset=N")
     if weights not in ("include", "inputs", "omit"):

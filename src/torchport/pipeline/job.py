@@ -108,7 +108,7 @@ class Job:
     def _first_answer(self) -> list[Array]:
         try:
             return self.reference(self.arrays)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             lines = str(error).strip().splitlines()
             raise ForwardError(
                 f"the PyTorch model raises {type(error).__name__} on the example: {lines[0] if lines else ''}",

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from torchport.proving.sampling import ProofInput, Question
 from torchport.proving.tolerances import tolerance
 from torchport.records import Case, Finding, OutputCheck, Proof, Verdict
 
+T = TypeVar("T")
 Array = np.ndarray[Any, Any]
 Ask = Callable[[Sequence[Array]], list[Array]]
 Candidate = Callable[[Mapping[str, Array]], Mapping[str, Array]]
@@ -81,6 +83,7 @@ class Examiner:
         self._heavy = sampling.is_heavy(self._inputs)
         self._answers: dict[str, list[Array] | Refusal] = {}
         self._planned: list[Question] | None = None
+        self._excuses = True
         self.dimensions: list[DimensionReport] = []
         self.observed: list[tuple[dict[str, int], list[tuple[int, ...]]]] = []
         self._first = Question("example", "example", 0, sampling.example_sizes(self._inputs))
@@ -106,20 +109,44 @@ class Examiner:
         self._questions()
         return self.dimensions
 
-    def examine(self, candidate: Candidate, *, branch_rounds: int = 0) -> Proof:
+    def examine(
+        self,
+        candidate: Candidate,
+        *,
+        branch_rounds: int = 0,
+        excuses: bool = True,
+        sizes: Sequence[Mapping[str, int]] = (),
+    ) -> Proof:
         """Put every question to `candidate`.
 
         Args:
             candidate: the ONNX model, arrays in and out by name.
-            branch_rounds: how many further random values to try on a model whose capture may have frozen a branch.
+            branch_rounds: how many further random values to try, where the capture may have frozen a branch.
+            excuses: whether a wrong answer may be excused as ill-conditioned. Not where a branch is in doubt.
+            sizes: further sizes to try, at which the capture is in doubt.
         """
+        self._excuses = excuses
         questions = list(self._questions())
+        example = sampling.example_sizes(self._inputs)
+        asked = [q.sizes for q in questions]
+        doubted = [s for s in sizes if {**example, **s} not in asked]
+        questions += [self._at(example, s, f"doubt {n}", 5) for n, s in enumerate(doubted, start=1)]
         if branch_rounds:
             questions += sampling.branch_questions(sampling.example_sizes(self._inputs), branch_rounds)
         cases = [self._case(q, self._arrays(q), candidate) for q in questions]
         for number, arrays in enumerate(self._examples, start=2):
             cases.append(self._case(Question(f"example {number}", "example", 0, {}), list(arrays), candidate))
         return Proof(tuple(cases), tuple(self._findings()), self._engine)
+
+    def replay(self, watch: Callable[[], AbstractContextManager[T]], *, branch_rounds: int) -> list[T]:
+        """Ask PyTorch every question again, each under a watch, and return what the watches saw."""
+        questions = [*self._questions(), *sampling.branch_questions(self._first.sizes, branch_rounds)]
+        seen: list[T] = []
+        for arrays in [*(self._arrays(q) for q in questions), *(list(e) for e in self._examples)]:
+            with watch() as watched:
+                self._ask(arrays)
+            seen.append(watched)
+        return seen
 
     def _findings(self) -> list[Finding]:
         return [
@@ -137,8 +164,14 @@ class Examiner:
             by_size = self._size_questions(sizes)
             one = {d.name: 1 for d in self.dimensions if 1 in d.accepted and sampling.is_batch(d.name, self._inputs)}
             by_value = sampling.value_questions(self._inputs, {**sizes, **one})
-            self._planned = [self._first, *by_value, *by_size]
+            padded = sampling.padding_questions(self._inputs, {**sizes, **self._several_rows(sizes)})
+            self._planned = [self._first, *by_value, *padded, *by_size]
         return self._planned
+
+    def _several_rows(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """Batches of more than one row, where PyTorch was seen to take them: one row shows little padding."""
+        larger = {d.name: max(d.accepted, default=0) for d in self.dimensions}
+        return {n: s for n, s in larger.items() if sampling.is_batch(n, self._inputs) and s > sizes[n]}
 
     def _size_questions(self, sizes: dict[str, int]) -> list[Question]:
         found: dict[str, dict[str, int]] = {}
@@ -218,7 +251,7 @@ class Examiner:
     def _ask(self, arrays: Sequence[Array]) -> list[Array] | Refusal:
         try:
             return self._reference(arrays)
-        except Exception as error:  # noqa: BLE001 - whatever the model raises, it is its way to refuse
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the model raises, it is its way to refuse
             lines = str(error).strip().splitlines()
             return Refusal(f"{type(error).__name__}: {lines[0] if lines else ''}")
         finally:
@@ -247,7 +280,7 @@ class Examiner:
         wrong = [c for c in checks if not c.ok]
         if not wrong:
             return case("pass", checks)
-        if self._ill_conditioned(arrays, answer, checks):
+        if self._excuses and self._ill_conditioned(arrays, answer, checks):
             return case("ill-conditioned", checks, "PyTorch's own answer moves as much when the input moves by 1e-6")
         return case("fail", checks, f"{wrong[0].name}: {wrong[0].problem}")
 

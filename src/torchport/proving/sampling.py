@@ -13,9 +13,10 @@ import numpy as np
 from torchport.records import Dim
 
 Array = np.ndarray[Any, Any]
-Values = Literal["example", "flipped", "zeros", "ones", "larger", "huge", "tiny", "random"]
+Values = Literal["example", "flipped", "zeros", "ones", "larger", "huge", "tiny", "random", "padded"]
 
 _FEW = 4  # an example with at most so many different values is a mask or a flag, not a measurement
+_STEPS = {"huge": 1, "tiny": -1, "ones": -2}  # how far integers are moved where floats are scaled
 _SCALES = {"larger": 10.0, "huge": 1e4, "tiny": 1e-4}
 _MOST_PAIRS = 10
 _HEAVY = 1 << 18  # bytes of example inputs
@@ -89,6 +90,30 @@ def value_questions(inputs: Sequence[ProofInput], sizes: Mapping[str, int]) -> l
     return [Question(label, values, seed, dict(sizes)) for label, values, seed in kinds]
 
 
+def padding_questions(inputs: Sequence[ProofInput], sizes: Mapping[str, int]) -> list[Question]:
+    """Masks as users have them, ones and then zeros in each row: chance hardly ever draws such a one."""
+    return [Question("padded", "padded", 4, dict(sizes))] if any(map(_is_mask, inputs)) else []
+
+
+def _is_mask(given: ProofInput) -> bool:
+    """Two or more axes of zeros and ones. All ones may be counts or types, unless the name says mask."""
+    example = given.example
+    if example.ndim < 2 or example.dtype.kind not in "biu" or not np.isin(example, (0, 1)).all():
+        return False
+    return example.dtype.kind == "b" or np.unique(example).size == 2 or "mask" in given.name.lower()
+
+
+def _padded(example: Array, shape: tuple[int, ...]) -> Array:
+    """Each row keeps fewer than the one before it, the first all; zeros mark padding unless the example is mostly
+    zeros (PyTorch's `key_padding_mask` marks it with True)."""
+    length = shape[-1]
+    rows = int(np.prod(shape[:-1]))
+    kept = np.maximum(length - np.arange(rows) % max(length, 1), 1)
+    real = np.arange(length) < kept[:, None]
+    marks_padding = example.dtype.kind == "b" and example.mean() < 0.5 if example.size else False
+    return (~real if marks_padding else real).reshape(shape).astype(example.dtype)
+
+
 def branch_questions(sizes: Mapping[str, int], rounds: int) -> list[Question]:
     """More values, to send a branch that the capture may have frozen the other way."""
     kinds: list[Values] = ["huge", "tiny", "ones"]
@@ -155,17 +180,29 @@ def sample(given: ProofInput, question: Question) -> Array:
         return example
     # Each input its own stream, the same in every process.
     rng = np.random.default_rng([question.seed, zlib.crc32(given.name.encode())])
+    if question.values == "padded" and _is_mask(given):
+        return _padded(example, shape)
     if example.dtype.kind in "biu":
-        return _sample_integers(example, shape, rng)
+        return _sample_integers(example, shape, rng, question)
     return _sample_floats(example, shape, rng, question.values)
 
 
-def _sample_integers(example: Array, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+def _sample_integers(example: Array, shape: tuple[int, ...], rng: np.random.Generator, question: Question) -> Array:
     if example.size == 0:
         return np.zeros(shape, example.dtype)
     if example.dtype.kind == "b":
-        return rng.integers(0, 2, shape).astype(bool)
+        return _with_a_key(example, rng.integers(0, 2, shape).astype(bool))
+    if question.values in _STEPS:  # beyond the example's range: only to send a branch the other way
+        near = np.resize(example, shape).astype(np.int64) + _STEPS[question.values]
+        return np.maximum(near, 0).astype(example.dtype)
     return rng.integers(example.min(), example.max(), shape, dtype=example.dtype, endpoint=True)
+
+
+def _with_a_key(example: Array, mask: Array) -> Array:
+    """A mask that leaves each row its first place: what attention makes of a row without any is no one's contract."""
+    if mask.ndim >= 2 and mask.shape[-1]:
+        mask[..., 0] = example.mean() >= 0.5
+    return mask
 
 
 def _sample_floats(example: Array, shape: tuple[int, ...], rng: np.random.Generator, values: Values) -> Array:

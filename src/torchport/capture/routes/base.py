@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import onnx_ir as ir
 import torch
 
 from torchport.capture.dynamic import InputDims
+from torchport.capture.guards import Challenge
 from torchport.capture.structure import Call
 from torchport.records import Finding
 
@@ -45,12 +46,14 @@ class Captured:
 
     Attributes:
         suspects: lines at which the capture may have frozen a choice; each asks for more proof.
-        fixing_lines: finds the user's lines that fix sizes. Slow, for use when the proof has failed.
+        example_only: the capture followed the example and nothing else; it asks for more proof in any case.
+        challenges: sizes at which the capture's assumptions do not hold, to be asked in the proof.
     """
 
     model: ir.Model
     suspects: tuple[Finding, ...] = ()
-    fixing_lines: Callable[[], Sequence[str]] = tuple
+    challenges: tuple[Challenge, ...] = ()
+    example_only: bool = False
 
 
 class Route(Protocol):

@@ -9,6 +9,8 @@ import torch
 
 from torchport.capture.blame import line_of_error, watch_guards
 from torchport.capture.dynamic import InputDims
+from torchport.capture.guards import Challenge, Guard, challenges
+from torchport.capture.repairs import repaired
 from torchport.capture.routes.base import Captured, Request
 from torchport.capture.structure import FlatModule
 from torchport.errors import CaptureError
@@ -22,8 +24,8 @@ HIGHEST_OPSET = 23  # torch 2.13 converts its own translations up to this one
 
 def capture(request: Request) -> Captured:
     with silence(verbose=request.verbose):
-        program = request.program or _program(request)
-        _check_not_frozen(program, request)
+        program, guards = (request.program, []) if request.program is not None else _program(request)
+        _check_not_frozen(program, request, guards)
         try:
             translated = torch.onnx.export(
                 program,
@@ -36,12 +38,23 @@ def capture(request: Request) -> Captured:
         except Exception as error:
             raise _translation_error(error, program) from error
     assert translated is not None  # dynamo=True always gives a program back
-    return Captured(translated.model, fixing_lines=lambda: _fixing_lines(request))
+    return Captured(translated.model, challenges=_challenges(program, request, guards))
 
 
-def _program(request: Request) -> torch.export.ExportedProgram:
+def doubts(request: Request) -> tuple[Challenge, ...]:
+    """Sizes at which the model may take another way, for routes that do not look at sizes themselves."""
     try:
-        return _torch_export(request)
+        with silence():
+            program, guards = _program(request)
+    except CaptureError:
+        return ()
+    return _challenges(program, request, guards)
+
+
+def _program(request: Request) -> tuple[torch.export.ExportedProgram, list[Guard]]:
+    try:
+        with watch_guards() as guards:
+            return _torch_export(request), guards
     except Exception as error:
         raise CaptureError(_reason(error), where=line_of_error(error) or None) from error
 
@@ -49,9 +62,10 @@ def _program(request: Request) -> torch.export.ExportedProgram:
 def _torch_export(request: Request) -> torch.export.ExportedProgram:
     shapes = tuple(_hints(request.dims.get(name, {})) for name in request.call.names)
     # Dim.AUTO, because named dims raise on any relation between two dims; what it freezes is found right after.
-    return torch.export.export(
-        FlatModule(request.call), request.tensors, dynamic_shapes=(shapes,) if shapes else None, strict=False
-    )
+    with repaired(request.call.target):
+        return torch.export.export(
+            FlatModule(request.call), request.tensors, dynamic_shapes=(shapes,) if shapes else None, strict=False
+        )
 
 
 def _hints(axes: dict[int, Dim]) -> dict[int, Any]:
@@ -64,12 +78,12 @@ def _hint(dim: Dim) -> Any:
     return torch.export.Dim.AUTO(max=dim.size(dim.max))
 
 
-def _check_not_frozen(program: torch.export.ExportedProgram, request: Request) -> None:
+def _check_not_frozen(program: torch.export.ExportedProgram, request: Request, guards: list[Guard]) -> None:
     frozen = list(_frozen(program, request.dims, request.call.names))
     if not frozen:
         return
     name, size, place = frozen[0]
-    lines = _fixing_lines(request)
+    lines = [g.line for g in guards if g.line and g.expression.startswith("Eq(")]
     raise CaptureError(
         f"dimension '{name}' ({place}) was fixed to {size} by the capture",
         where=lines[-1] if lines else None,  # the last one fixed it for good
@@ -78,24 +92,37 @@ def _check_not_frozen(program: torch.export.ExportedProgram, request: Request) -
 
 
 def _frozen(program: torch.export.ExportedProgram, dims: InputDims, names: list[str]) -> list[tuple[str, str, str]]:
-    inputs = set(program.graph_signature.user_inputs)
-    placeholders = [n for n in program.graph.nodes if n.op == "placeholder" and n.name in inputs]
-    values = [n.meta["val"] for n in placeholders if isinstance(n.meta.get("val"), torch.Tensor)]
     return [
         (dim.name, str(value.shape[axis]), f"{name} axis {axis}")
-        for name, value in zip(names, values, strict=True)
+        for name, value in zip(names, _input_values(program), strict=True)
         for axis, dim in dims.get(name, {}).items()
         if str(value.shape[axis]).isdecimal()  # a symbol that was given one value is still a SymInt, but shows it
     ]
 
 
-def _fixing_lines(request: Request) -> list[str]:
-    """Capture once more, watching where sizes are fixed."""
-    if request.program is not None:
-        return []  # the capture was not ours
-    with silence(), watch_guards() as lines:
-        _torch_export(request)
-    return lines
+def _challenges(program: torch.export.ExportedProgram, request: Request, guards: list[Guard]) -> tuple[Challenge, ...]:
+    """Sizes at which a guard does not hold; ranges that the capture narrowed count as guards."""
+    symbols: dict[str, Dim] = {}
+    example: dict[str, int] = {}
+    for name, tensor, value in zip(request.call.names, request.call.tensors, _input_values(program), strict=True):
+        for axis, dim in request.dims.get(name, {}).items():
+            symbol, root = str(value.shape[axis]), dim.root_size(tensor.shape[axis])
+            if symbol.isidentifier() and root is not None:
+                symbols.setdefault(symbol, dim)
+                example.setdefault(dim.root, root)
+    ranges = [
+        Guard(f"{symbol} <= {bounds.upper}", "")
+        for symbol, bounds in program.range_constraints.items()
+        if str(symbol) in symbols and str(bounds.upper).isdecimal()
+    ]
+    return challenges([*guards, *ranges], symbols, example)
+
+
+def _input_values(program: torch.export.ExportedProgram) -> list[torch.Tensor]:
+    """The fake tensors that stand for the inputs, in order."""
+    inputs = set(program.graph_signature.user_inputs)
+    placeholders = [n for n in program.graph.nodes if n.op == "placeholder" and n.name in inputs]
+    return [n.meta["val"] for n in placeholders if isinstance(n.meta.get("val"), torch.Tensor)]
 
 
 def _reason(error: Exception) -> str:

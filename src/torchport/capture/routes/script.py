@@ -5,6 +5,7 @@ The compiled model is called from a traced wrapper that takes flat tensors, whic
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import torch
@@ -14,13 +15,14 @@ from torchport.capture.routes.base import Captured, Request
 from torchport.capture.routes.trace import trace_module, translate
 from torchport.capture.structure import Call, FlatModule
 from torchport.errors import CaptureError, OpsetError
-from torchport.silence import silence
+from torchport.silence import silence, silence_native
 
 
 def capture(request: Request) -> Captured:
     with silence(verbose=request.verbose):
         try:
-            module = FlatModule(_scripted(request.call))
+            with contextlib.nullcontext() if request.verbose else silence_native():
+                module = FlatModule(_scripted(request.call))
             return Captured(translate(trace_module(module, request), request))
         except (CaptureError, OpsetError):
             raise

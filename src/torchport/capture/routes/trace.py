@@ -17,8 +17,10 @@ import onnx_ir as ir
 import torch
 from torch.onnx import TrainingMode
 
-from torchport.capture.blame import is_user_file, line_of_error, place
+from torchport.capture.blame import line_of_error, place
+from torchport.capture.repairs import repaired
 from torchport.capture.routes.base import Captured, Request
+from torchport.capture.routes.export import doubts
 from torchport.capture.structure import FlatModule
 from torchport.errors import CaptureError, OpsetError
 from torchport.records import Finding
@@ -34,12 +36,14 @@ def capture(request: Request) -> Captured:
         try:
             if any(isinstance(m, torch.jit.ScriptModule) for m in module.modules()):
                 module = trace_module(module, request)
-            model = translate(module, request)
+            with repaired(request.call.target):
+                model = translate(module, request)
         except (CaptureError, OpsetError):
             raise
         except Exception as error:
             raise CaptureError(f"trace: {_first(error)}", where=line_of_error(error) or None) from error
-    return Captured(model, suspects=tuple(_suspects(caught)))
+    suspects = tuple(_suspects(caught))
+    return Captured(model, suspects, doubts(request) if suspects and request.dims else (), example_only=True)
 
 
 def trace_module(module: FlatModule, request: Request) -> torch.jit.ScriptModule:
@@ -108,7 +112,7 @@ def _suspects(caught: list[warnings.WarningMessage]) -> list[Finding]:
     """The tracer's warnings, one for each of the user's lines."""
     found: dict[str, Finding] = {}
     for warning in caught:
-        if warning.category.__name__ == "TracerWarning" and is_user_file(warning.filename):
+        if warning.category.__name__ == "TracerWarning":
             line = place(warning.filename, warning.lineno)
             text = str(warning.message).split(". ")[0]
             found.setdefault(line, Finding(f"the trace may have frozen a choice: {text}", line))
