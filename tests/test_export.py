@@ -599,3 +599,51 @@ def test_a_last_dict_may_hold_the_named_inputs() -> None:
 def test_unnamed_axes_are_named_after_the_users_own_name_for_the_input() -> None:
     exported = tp.export(nn.Linear(4, 4), X, input_names=["a"], dynamic={"a": [0]}, route="trace")
     assert exported.inputs[0].shape == ("a_dim0", 4)
+
+
+def test_weights_that_cannot_be_inputs_are_said() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.head, self.spare = nn.Embedding(9, 4), nn.Linear(4, 9, bias=False), nn.Linear(2, 2)
+            self.head.weight = self.words.weight
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            return self.head(self.words(ids))
+
+    exported = tp.export(Tied(), torch.tensor([[1, 8]]), weights="omit")
+    assert len(exported.inputs) == 2
+    assert sorted(str(f).split("'")[1] for f in exported.findings) == ["spare.bias", "spare.weight"]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: tp.export(torch.relu, (X,)), "has no signature"),
+        (lambda: tp.export(nn.Linear(4, 4), X, kwargs=[1]), "not a dict"),
+        (lambda: tp.export(nn.Linear(4, 4), X, input_names=[3]), "input names are texts"),
+        (lambda: tp.export(nn.Linear(4, 4), kwargs={"inptu": X}), "did you mean 'input'?"),
+        (lambda: tp.export(nn.Linear(4, 4), X, dynamic={"output": {7: "z"}}), "axis 7 of output 'output'"),
+        (lambda: tp.export(nn.Linear(4, 4), X, dynamic={"input": {0: "3"}}), "is no dimension name"),
+        (lambda: tp.export(nn.Linear(4, 4), X, dynamic={"input": {0: "b;1=c"}}), "is no dimension name"),
+        (lambda: tp.export(nn.Linear(4, 4), X, output="model.pt"), "ends like another kind of file"),
+        (
+            lambda: tp.export(lambda a, b: a + b, (X, X), dynamic={"a": {0: "n"}}),
+            "if these are the same dimension add b:0=n",
+        ),
+    ],
+)
+def test_mistakes_reviewers_made(call: Any, message: str) -> None:
+    with pytest.raises(tp.TorchportError) as caught:
+        call()
+    assert message in str(caught.value)
+
+
+def test_a_name_for_an_axis_of_an_output_that_does_not_vary_is_said() -> None:
+    exported = tp.export(nn.Linear(4, 4), X, dynamic={"output": {0: "N"}}, route="trace")
+    assert any("does not vary" in str(f) for f in exported.findings)
+
+
+def test_an_output_whose_rank_depends_on_sizes_declares_no_shape() -> None:
+    exported = tp.export(lambda x: x.squeeze() * 2, (torch.randn(2, 3, 4),), dynamic={"x": {0: "b", 1: "t"}})
+    assert exported.outputs[0].shape is None

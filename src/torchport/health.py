@@ -13,7 +13,6 @@ from typing import Literal
 Status = Literal["ok", "missing", "wrong", "optional"]
 
 _PACKAGES = ("torch", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "numpy", "ml_dtypes", "click", "rich")
-_OPTIONAL_ENGINES = {"openvino": "pip install openvino"}
 _FEATURES = {
     "avx2": "AVX2",
     "avx512f": "AVX-512",
@@ -119,16 +118,7 @@ def _satisfies(found: str, need: str) -> bool:
 def _engines() -> list[Check]:
     from torchport.engines.base import engines
 
-    checks = [_loads(name, entry) for name, entry in sorted(engines().items())]
-    known = {c.name for c in checks}
-    for name, remedy in _OPTIONAL_ENGINES.items():
-        if name in known:
-            continue
-        try:
-            checks.append(Check("engines", name, "optional", f"{version(name)}, no torchport engine for it yet"))
-        except PackageNotFoundError:
-            checks.append(Check("engines", name, "optional", "not installed", remedy))
-    return checks
+    return [_loads(name, entry) for name, entry in sorted(engines().items())]
 
 
 def _loads(name: str, entry: object) -> Check:

@@ -207,7 +207,7 @@ def to_dim(value: Any, default_name: str) -> Dim | None:
 
 
 def _named(text: str) -> Dim:
-    match = re.fullmatch(r"\s*([^\[\]\s]+)\s*(?:\[\s*(\d*)\s*\.\.\s*(\d*)\s*\])?\s*", text)
+    match = re.fullmatch(r"\s*([^\W\d][\w.-]*)\s*(?:\[\s*(\d*)\s*\.\.\s*(\d*)\s*\])?\s*", text)
     if match is None:
         raise DynamicError(f"{text!r} is no dimension name", next_step="write batch, or batch[1..64] with bounds")
     name, low, high = match.groups()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -64,6 +64,8 @@ def example_arguments(
             f"args is a {type(args).__name__}, not a tuple of inputs",
             next_step="give args=(x,), and inputs by name as kwargs={...}",
         )
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        raise InputError(f"kwargs is a {type(kwargs).__name__}, not a dict", next_step='give kwargs={"name": tensor}')
     args, kwargs = tuple(args), dict(kwargs or {})
     if not args and not kwargs and given.program is not None and given.program.example_inputs is not None:
         own_args, own_kwargs = given.program.example_inputs

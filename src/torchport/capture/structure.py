@@ -11,6 +11,7 @@ import copy
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any
 
 import torch
@@ -138,6 +139,11 @@ class Call:
             for name, value in bound.arguments.items()
         }
         self.names = [slot.name for node in self.arguments.values() for slot in slots(node)]
+        twice = {n for n in self.names if self.names.count(n) > 1}
+        if twice:
+            raise InputError(
+                f"two inputs are both called '{min(twice)}'", next_step="rename a key, or a parameter of forward"
+            )
 
     @property
     def fixed(self) -> list[Fixed]:
@@ -174,7 +180,13 @@ def signature_of(target: Any) -> inspect.Signature:
     forward = target.forward if isinstance(target, torch.nn.Module) else target
     schema = getattr(forward, "schema", None)
     if schema is None:
-        return inspect.signature(forward)
+        try:
+            return inspect.signature(forward)
+        except ValueError as error:
+            raise InputError(
+                f"{forward!r} has no signature to name inputs after",
+                next_step="wrap it in a function: def model(x): return ...",
+            ) from error
     empty = inspect.Parameter.empty
     return inspect.Signature(
         [
@@ -196,10 +208,13 @@ def _bind(
         return signature.bind(*args, **kwargs)
     except TypeError as error:
         name = type(target).__name__ if isinstance(target, torch.nn.Module) else getattr(target, "__name__", "it")
+        unknown = [k for k in kwargs if k not in signature.parameters]
+        close = get_close_matches(unknown[0], list(signature.parameters), n=1, cutoff=0.3) if unknown else []
         raise InputError(
-            f"the inputs do not fit the model: {error}",
+            f"the inputs do not fit the model: {error}"
+            + (f"; there is no parameter '{unknown[0]}'" if unknown else ""),
             where=f"{name}{signature}",
-            next_step="give one input for each parameter without a default",
+            next_step=f"did you mean '{close[0]}'?" if close else "give one input for each parameter without a default",
         ) from error
 
 

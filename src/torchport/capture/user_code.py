@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
+from torchport.capture.blame import is_user_file
 from torchport.errors import SourceError, TorchportError
 
 _PACKAGE = str(Path(__file__).resolve().parents[1])
@@ -103,7 +104,7 @@ def _theirs(failure: str, error: BaseException) -> SourceError:
 def _last_line(told: traceback.TracebackException) -> str | None:
     if getattr(told, "lineno", None):  # a SyntaxError: its frames are ours, its place is theirs
         return f"{told.filename}:{told.lineno}"
-    frames = [frame for frame in told.stack if not _is_ours(frame)]
+    frames = [f for f in told.stack if is_user_file(f.filename)] or [f for f in told.stack if not _is_ours(f)]
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from importlib import import_module
 
@@ -63,7 +64,10 @@ def main() -> None:
         code = cli(standalone_mode=False)  # click gives the code of an Exit back as a value
         sys.exit(code if isinstance(code, int) else 0)
     except click.ClickException as error:
-        error.show()
+        if "--json" in sys.argv:
+            click.echo(json.dumps({"error": "UsageError", "what": error.format_message()}))
+        else:
+            error.show()
         sys.exit(2)
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted; nothing was written", err=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -91,8 +92,13 @@ class Session:
         missing = [n for n in names if n not in feeds]
         unknown = [n for n in feeds if n not in names]
         if missing or unknown:
-            what = f"input '{missing[0]}' is missing" if missing else f"there is no input '{unknown[0]}'"
-            raise InputError(what, where=self._signature())
+            what = f"there is no input '{unknown[0]}'" if unknown else f"input '{missing[0]}' is missing"
+            close = get_close_matches(unknown[0], missing or names, n=1, cutoff=0.3) if unknown else []
+            raise InputError(
+                what,
+                where=self._signature(),
+                next_step=f"did you mean '{close[0]}'?" if close else "give each of these inputs",
+            )
         arrays = {i.name: _checked(i, feeds[i.name]) for i in self.inputs}
         self._check_dims(arrays)
         return list(self._runner.run(arrays))

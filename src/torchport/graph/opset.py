@@ -40,7 +40,9 @@ def check_range(opset: int) -> None:
         return
     span = f"{SUPPORTED.start} to {SUPPORTED.stop - 1} can be asked for"
     if opset < SUPPORTED.start:
-        raise OptionError(f"opset {opset} is older than runtimes read; {span}", next_step="ask for 13 or later")
+        raise OptionError(
+            f"opset {opset} is older than runtimes read; {span}", next_step="ask for 7 or later; 13 and up are safest"
+        )
     what = f"opset {opset} does not exist in the installed onnx; {span}"
     raise OptionError(what, next_step=f"ask for {SUPPORTED.stop - 1} or install a newer onnx")
 

@@ -149,9 +149,10 @@ class Attempts:
         interface.drop_unused_functions(model)
         model = opsets.convert(model, self.opset)
         model.opset_imports.update(self.custom_opsets)
+        interface.name_output_dims(model, dims=job.spec.inputs, spec=job.spec, observed=job.examiner().observed)
         return model
 
-    def result(self, best: Tried, path: str | None) -> Exported:
+    def result(self, best: Tried, path: str | None, findings: Sequence[Finding] = ()) -> Exported:
         proven = not best.problem
         metadata.write(best.model, route=best.route, proof=best.proof, unproven="" if proven else best.problem)
         return Exported(
@@ -161,11 +162,21 @@ class Attempts:
             proof=best.proof,
             inputs=tensor_infos(best.model.graph.inputs),
             outputs=tensor_infos(best.model.graph.outputs),
-            findings=(*self.job.findings, *best.findings),
+            findings=(*self.job.findings, *best.findings, *findings, *self._ignored_names(best.model)),
             path=path,
             opset=best.model.opset_imports.get("", 0),
             proven=proven,
         )
+
+    def _ignored_names(self, model: ir.Model) -> list[Finding]:
+        """Names the user gave to axes of outputs that do not vary."""
+        shapes = {str(v.name): list(v.shape or ()) for v in model.graph.outputs}
+        return [
+            Finding(f"axis {axis} of output '{name}' does not vary; its name '{given}' was not used")
+            for name, axes in self.job.spec.outputs.items()
+            for axis, given in axes.items()
+            if shapes[name] and isinstance(shapes[name][axis], int)
+        ]
 
     def _refusal(self) -> RefusedError:
         """The error that says most: wrong answers before an opset out of reach before a failed capture."""

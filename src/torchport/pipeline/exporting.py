@@ -17,7 +17,7 @@ from torchport.errors import OptionError
 from torchport.graph import files, opset as opsets
 from torchport.pipeline.attempts import Attempts
 from torchport.pipeline.job import Job, Progress
-from torchport.records import Exported
+from torchport.records import Exported, Finding
 from torchport.silence import silence
 
 DEFAULT_OPSET = 20
@@ -108,8 +108,8 @@ def export(
             verbose=verbose,
         )
         best = attempts.run(routes, allow_unproven=allow_unproven)
-    _set_weights(best.model, weights, job)
-    exported = attempts.result(best, str(target) if target else None)
+    findings = _set_weights(best.model, weights, job.subject.target)
+    exported = attempts.result(best, str(target) if target else None, findings)
     if target is not None:
         job.say("saving")
         with silence():
@@ -131,19 +131,28 @@ def _check_options(opset: int, weights: str, output: Any, custom_opsets: Mapping
         raise OptionError(f"weights={weights!r} is unknown", next_step="use include, inputs or omit")
 
 
-def _set_weights(model: ir.Model, weights: Weights, job: Job) -> None:
-    """List the model's weights as inputs; without their values when they are to be omitted."""
-    if weights == "include":
-        return
-    target = job.subject.target
-    names = (
-        set(dict(target.named_parameters())) | set(dict(target.named_buffers()))
-        if isinstance(target, torch.nn.Module)
-        else set()
-    )
+def _set_weights(model: ir.Model, weights: Weights, target: Any) -> list[Finding]:
+    """List the model's weights as inputs, without their values when they are to be omitted.
+
+    Returns:
+        A finding for each weight that could not be: unused in the graph, or a constant of it.
+    """
+    if weights == "include" or not isinstance(target, torch.nn.Module):
+        return []
+    own = [*target.named_parameters(remove_duplicate=False), *target.named_buffers(remove_duplicate=False)]
+    names = {name for name, _ in own}
+    listed: set[str] = set()
     for name, value in list(model.graph.initializers.items()):
-        if name in names:
+        bare = name.removeprefix("model.")  # where an input has the weight's own name
+        if name in names or bare in names:
             if weights == "omit":
                 del model.graph.initializers[name]
                 value.const_value = None
             model.graph.inputs.append(value)
+            listed.add(name if name in names else bare)
+    reached = {id(tensor) for name, tensor in own if name in listed}
+    return [
+        Finding(f"weight '{name}' is no input: the graph does not use it, or holds it as a constant")
+        for name, tensor in target.named_parameters()
+        if id(tensor) not in reached
+    ]

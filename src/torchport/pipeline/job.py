@@ -89,6 +89,7 @@ class Job:
             raise OptionError(f"'{min(clash)}' is given to an input and to an output")
         self.input_names = list(names or self.input_names)
         self.spec = self._read_dynamic(declared)
+        self._check_output_axes(first)
         self._first = first
         self._examiner = self._make_examiner("onnxruntime")
         with silence():
@@ -96,14 +97,32 @@ class Job:
                 self._examiner.check_repeatable()
             self._check_dimensions(self._examiner.plan())
 
+    def _check_output_axes(self, first: list[Array]) -> None:
+        for name, axes in self.spec.outputs.items():
+            rank = first[self.output_names.index(name)].ndim
+            wrong = [a for a in axes if not -rank <= a < rank]
+            if wrong:
+                raise DynamicError(f"axis {wrong[0]} of output '{name}' is out of range: it has rank {rank}")
+
     def _check_dimensions(self, reports: Sequence[DimensionReport]) -> None:
         for report in reports:
-            if report.refused and not report.accepted:
+            if report.refused and not set(report.accepted) - {1}:  # at size 1 it was broadcast, not moved
                 raise DynamicError(
                     f"dimension '{report.name}' cannot vary: the PyTorch model refuses every other size",
                     where=f"{report.name} = {report.refused_sizes}: {report.message}",
-                    next_step="leave it out of dynamic, or give bounds such as batch[1..64]",
+                    next_step=self._same_size(report.name) or "leave it out of dynamic",
                 )
+
+    def _same_size(self, root: str) -> str:
+        """Axes of the same size that were not said to vary: they may be the same dimension."""
+        size = sampling.example_sizes(self.proof_inputs())[root]
+        places = [
+            f"{name}:{axis}={root}"
+            for name, own, array in zip(self.input_names, self.call.names, self.arrays, strict=True)
+            for axis, n in enumerate(array.shape)
+            if n == size and axis not in self.spec.inputs.get(own, {})
+        ]
+        return f"leave it out, or if these are the same dimension add {', '.join(places[:3])}" if places else ""
 
     def _first_answer(self) -> list[Array]:
         try:
@@ -113,7 +132,7 @@ class Job:
             raise ForwardError(
                 f"the PyTorch model raises {type(error).__name__} on the example: {lines[0] if lines else ''}",
                 where=line_of_error(error) or None,
-                next_step="run model(*inputs) in PyTorch until it works; shapes and dtypes are the usual cause",
+                next_step="run model(*inputs) in PyTorch until it works",
             ) from error
 
     def _read_dynamic(self, declared: dict[str, dict[int, Dim]] | None) -> DynamicSpec:
@@ -180,6 +199,8 @@ def _chosen_names(kind: str, wanted: Sequence[str] | None, own: Sequence[str]) -
             where=f"{kind}s: {', '.join(own)}",
             next_step="give one name for each, in this order",
         )
+    if not all(isinstance(n, str) for n in wanted):
+        raise OptionError(f"{kind} names are texts, not {wanted!r}", next_step=f'write {kind}_names=["name"]')
     twice = sorted({n for n in wanted if list(wanted).count(n) > 1})
     if twice or not all(wanted):
         raise OptionError(f"{kind} name '{twice[0]}' is given twice" if twice else f"an {kind} name is empty")

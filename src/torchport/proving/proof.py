@@ -181,7 +181,7 @@ class Examiner:
             options = sampling.size_candidates(dim, sizes[name], list(sizes.values()), heavy=close_by)
             found[name] = self._accepted_sizes(name, options, sizes)
             questions += [
-                self._at(sizes, {name: size}, f"{name} {role}", seed)
+                self._at(sizes, {name: size}, f"{name} {sampling.shown_role(role, size)}", seed)
                 for seed, (role, size) in enumerate(found[name].items(), start=1)
             ]
         # A dimension that PyTorch only lets go to 1 was broadcast, not moved.
@@ -200,7 +200,8 @@ class Examiner:
             for size in options:
                 if size in refused or size in accepted.values():
                     continue
-                answer = self._answer(self._at(sizes, {name: size}, f"{name} {role}", len(accepted) + 1))
+                shown = sampling.shown_role(role, size)
+                answer = self._answer(self._at(sizes, {name: size}, f"{name} {shown}", len(accepted) + 1))
                 if not isinstance(answer, Refusal):
                     accepted[role] = size
                     break

@@ -155,6 +155,11 @@ def _primes_for(size: int, avoid: Sequence[int], *, heavy: bool) -> list[int]:
     return [p for p in range(low, high) if p not in taken and _is_prime(p)][:3]
 
 
+def shown_role(role: str, size: int) -> str:
+    """What to call a case: where PyTorch refused every prime, another size took its place."""
+    return "other" if role == "prime" and not _is_prime(size) else role
+
+
 def _is_prime(number: int) -> bool:
     return number > 1 and all(number % d for d in range(2, int(number**0.5) + 1))
 
