@@ -221,6 +221,7 @@ def test_errors_are_json_too(folder: Path) -> None:
 def test_debug_shows_the_traceback(folder: Path) -> None:
     done = run("export", "missing.py:Net", "-o", "m.onnx", "--debug")
     assert done.exit_code == 2
+    assert "Traceback" in done.stderr
 
 
 def test_a_misspelled_verb_gets_a_suggestion() -> None:

@@ -17,7 +17,7 @@ from torchport.graph import opset
 @pytest.fixture(scope="module")
 def exported() -> dict[str, tuple[ir.Model, dict[str, Any]]]:
     """Small models that between them hold what PyTorch models are made of."""
-    torch = pytest.importorskip("torch")
+    import torch
     from torch import nn
     from torch.nn import functional
 
@@ -80,7 +80,7 @@ def test_exported_models_keep_their_numbers(exported: Any, name: str, target: in
 
 @pytest.mark.parametrize("source", [9, 11, 13, 17])
 def test_models_of_the_torchscript_exporter_are_raised(source: int) -> None:
-    torch = pytest.importorskip("torch")
+    import torch
     from torch import nn
 
     layers = [nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU6(), nn.Upsample(scale_factor=2), nn.ZeroPad2d(1)]
