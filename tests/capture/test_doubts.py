@@ -126,3 +126,17 @@ def test_a_model_that_exits_is_an_error() -> None:
 
     with pytest.raises(tp.errors.ForwardError, match="SystemExit"):
         tp.export(leave, (X,))
+
+
+class ChecksShapes(nn.Module):
+    """Conditions on shapes, which draw the tracer's warnings too, in code that cannot be scripted."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.shape[1] != 3:
+            raise ValueError("three columns, please")
+        return x + eval("1")
+
+
+def test_a_check_of_shapes_is_no_branch_on_values() -> None:
+    exported = tp.export(ChecksShapes(), (X,), dynamic={"x": {0: "n"}}, route="trace")
+    assert exported.proof.passed

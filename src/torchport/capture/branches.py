@@ -1,12 +1,14 @@
 """Did a branch that a trace may have frozen ever go the other way?
 
 A trace records the side of an `if` that the example took. Agreement on other values shows that the frozen side is right
-only if some of them took the other side in PyTorch. This watches the lines PyTorch runs.
+only if some of them took the other side in PyTorch. This watches the lines PyTorch runs, and at which of them a tensor
+is turned into a Python value: a condition on shapes alone does not do that, and is a matter of sizes.
 """
 
 from __future__ import annotations
 
 import ast
+import dataclasses
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,40 +17,74 @@ from functools import cache
 from types import FrameType
 from typing import Any
 
+from torch.overrides import TorchFunctionMode
+
+Line = tuple[str, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """The lines one run went through, and those at which it looked at a tensor's value."""
+
+    lines: set[Line]
+    looks: set[Line]
+
+
+class _Looks(TorchFunctionMode):
+    """Notes the line at which a tensor becomes a Python value."""
+
+    _NAMES = frozenset({"__bool__", "__float__", "__int__", "__index__", "item", "tolist"})
+
+    def __init__(self, files: frozenset[str], looks: set[Line]) -> None:
+        super().__init__()
+        self._files = files
+        self._looks = looks
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__name__", "") in self._NAMES:
+            frame: FrameType | None = sys._getframe(1)
+            while frame is not None and frame.f_code.co_filename not in self._files:
+                frame = frame.f_back
+            if frame is not None:
+                self._looks.add((frame.f_code.co_filename, frame.f_lineno))
+        return func(*args, **(kwargs or {}))
+
 
 @contextmanager
-def watch_lines(files: frozenset[str]) -> Iterator[set[tuple[str, int]]]:
-    """Collect which lines of these files run."""
-    seen: set[tuple[str, int]] = set()
+def watch_lines(files: frozenset[str]) -> Iterator[Run]:
+    """Watch the lines of these files."""
+    run = Run(set(), set())
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
         if frame.f_code.co_filename not in files:
             return None  # not this function's lines, but its calls
         if event == "line":
-            seen.add((frame.f_code.co_filename, frame.f_lineno))
+            run.lines.add((frame.f_code.co_filename, frame.f_lineno))
         return trace
 
     before = sys.gettrace()
     sys.settrace(trace)
     try:
-        yield seen
+        with _Looks(files, run.looks):
+            yield run
     finally:
         sys.settrace(before)
 
 
-def one_sided(place: str, runs: Sequence[set[tuple[str, int]]]) -> bool:
-    """Whether an `if` whose condition is at `place` went the same way in all runs.
+def one_sided(place: str, runs: Sequence[Run]) -> bool:
+    """Whether an `if` on a tensor's value, its condition at `place`, went the same way in all runs.
 
     Args:
         place: ``model.py:12``.
-        runs: the lines each run went through.
+        runs: what was seen of each run.
     """
     path, _, line = place.rpartition(":")
     path = os.path.abspath(path)
     for first, last, body in _ifs(path):
         if first <= int(line) <= last:
-            reached = [run for run in runs if (path, first) in run]
-            return len({(path, body) in run for run in reached}) < 2
+            looked = any((path, n) in run.looks for run in runs for n in range(first, last + 1))
+            reached = [run.lines for run in runs if (path, first) in run.lines]
+            return looked and len({(path, body) in lines for lines in reached}) < 2
     return False
 
 
