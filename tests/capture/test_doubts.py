@@ -60,6 +60,8 @@ def test_a_size_on_the_other_side_of_a_condition_is_right_or_refused(model: Any,
         assert "settled that size at" in str(error) or "doubt" in str(error)  # noqa: PT017
         assert route != "auto"
         return
+    if model is truncate:
+        assert exported.outputs[0].shape != ("n", 3)  # it is at most ten
     session = tp.session(exported.model)
     for rows in (9, 10, 11, 30, 31, 40):
         x = torch.randn(rows, 3)

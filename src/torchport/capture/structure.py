@@ -18,8 +18,6 @@ import torch
 
 from torchport.errors import InputError
 
-Scalar = (bool, int, float, complex, torch.SymInt, torch.SymFloat, torch.SymBool)
-
 
 @dataclasses.dataclass(frozen=True)
 class Slot:

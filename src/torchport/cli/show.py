@@ -10,14 +10,11 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import click
 
 from torchport.errors import ProofError, RefusedError, TorchportError
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
 def common(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,7 +7,7 @@ torch tensors or numpy arrays, and answers in kind. Every stage opens models thr
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 Array = np.ndarray[Any, Any]
-Model = "str | os.PathLike[str] | ir.Model"
 
 
 class Runner(Protocol):
@@ -35,9 +34,6 @@ class Runner(Protocol):
     def run(self, feeds: Mapping[str, Array]) -> Sequence[Array]:
         """The outputs in order. Raises EngineError, with the node at fault where the engine names it."""
         ...
-
-
-Opener = Callable[["Path | ir.Model"], Runner]
 
 
 def engines() -> dict[str, Any]:

@@ -119,6 +119,7 @@ class Attempts:
                 session = open_session(model)
             except EngineError as error:
                 self.errors.append(error)
+                self._name_outputs(model)
                 problem = error.what + _origin_of(error.where, model)
                 return Tried(route, model, Proof((), (Finding(problem),)), [], problem)
         memory.release()
@@ -131,7 +132,7 @@ class Attempts:
                 excuses=not captured.suspects,
                 sizes=[c.sizes for c in self.challenges],
             )
-        interface.name_output_dims(model, dims=job.spec.inputs, spec=job.spec, observed=job.examiner().observed)
+        self._name_outputs(model)
         problem = _problem(proof, model, captured, job) or _frozen_branch(captured, job)
         return Tried(route, model, proof, captured.suspects if problem else _harmless(captured), problem)
 
@@ -149,8 +150,12 @@ class Attempts:
         interface.drop_unused_functions(model)
         model = opsets.convert(model, self.opset)
         model.opset_imports.update(self.custom_opsets)
-        interface.name_output_dims(model, dims=job.spec.inputs, spec=job.spec, observed=job.examiner().observed)
         return model
+
+    def _name_outputs(self, model: ir.Model) -> None:
+        """Once only, after all that will be asked was asked: a name given too early would stay."""
+        job = self.job
+        interface.name_output_dims(model, dims=job.spec.inputs, spec=job.spec, observed=job.examiner().observed)
 
     def result(self, best: Tried, path: str | None, findings: Sequence[Finding] = ()) -> Exported:
         proven = not best.problem

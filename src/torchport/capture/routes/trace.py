@@ -43,7 +43,7 @@ def capture(request: Request) -> Captured:
         except Exception as error:
             raise CaptureError(f"trace: {_first(error)}", where=line_of_error(error) or None) from error
     suspects = tuple(_suspects(caught))
-    return Captured(model, suspects, doubts(request) if suspects and request.dims else (), example_only=True)
+    return Captured(model, suspects, doubts(request) if request.dims else (), example_only=True)
 
 
 def trace_module(module: FlatModule, request: Request) -> torch.jit.ScriptModule:
