@@ -89,15 +89,17 @@ class Finding:
 
 @dataclasses.dataclass(frozen=True)
 class Attempt:
-    """One try of one route."""
+    """One try of one route, with the repairs it took."""
 
     route: str
     outcome: Outcome
     reason: str
     seconds: float
+    repairs: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.route}: {self.outcome} in {self.seconds:.1f} s" + (f", {self.reason}" if self.reason else "")
+        text = f"{self.route}: {self.outcome} in {self.seconds:.1f} s" + (f", {self.reason}" if self.reason else "")
+        return text + (f" (repaired: {'; '.join(self.repairs)})" if self.repairs else "")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -33,12 +33,21 @@ BRANCH_ROUNDS = 6  # further random values for a trace that may have frozen a br
 class Tried:
     """A model a route gave, with its proof."""
 
-    def __init__(self, route: str, model: ir.Model, proof: Proof, findings: Sequence[Finding], problem: str) -> None:
+    def __init__(
+        self,
+        route: str,
+        model: ir.Model,
+        proof: Proof,
+        findings: Sequence[Finding],
+        problem: str,
+        repairs: tuple[str, ...] = (),
+    ) -> None:
         self.route = route
         self.model = model
         self.proof = proof
         self.findings = tuple(findings)
         self.problem = problem
+        self.repairs = repairs
 
 
 class Attempts:
@@ -89,7 +98,9 @@ class Attempts:
                 self.errors.append(error)
                 reason = error.what + (f" ({error.where})" if error.where else "")
             outcome = "failed" if reason else "passed"
-            attempt = Attempt(route, outcome, reason, round(time.perf_counter() - started, 2))  # type: ignore[arg-type]
+            seconds = round(time.perf_counter() - started, 2)
+            repairs = tried.repairs if tried is not None else ()
+            attempt = Attempt(route, outcome, reason, seconds, repairs)  # type: ignore[arg-type]
             self.attempts.append(attempt)
             self.job.say(str(attempt))
             if tried is not None and not reason:
@@ -121,7 +132,7 @@ class Attempts:
                 self.errors.append(error)
                 self._name_outputs(model)
                 problem = error.what + _origin_of(error.where, model)
-                return Tried(route, model, Proof((), (Finding(problem),)), [], problem)
+                return Tried(route, model, Proof((), (Finding(problem),)), [], problem, captured.repairs)
         memory.release()
         self.challenges += captured.challenges  # what one route made doubtful is asked of the next ones too
         job.say(f"route {route}: proving")
@@ -134,7 +145,8 @@ class Attempts:
             )
         self._name_outputs(model)
         problem = _problem(proof, model, captured, job) or _frozen_branch(captured, job)
-        return Tried(route, model, proof, captured.suspects if problem else _harmless(captured), problem)
+        findings = captured.suspects if problem else _harmless(captured)
+        return Tried(route, model, proof, findings, problem, captured.repairs)
 
     def _finish(self, captured: Captured) -> ir.Model:
         job = self.job

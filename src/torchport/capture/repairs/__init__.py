@@ -1,6 +1,11 @@
-"""Known differences between what a model answers and what a capture of it records, each mended in a file of its own.
+"""Known failures of the exporter, and known differences between a model and its capture, each mended in one file.
 
-A repair is a context manager over the model: it holds during the capture only, and leaves the model as it was.
+A repair is a module with a `NAME`, which an attempt shows, and one of these:
+
+- `repaired(target)`: a context manager that holds while the model is captured and leaves the model as it was. It gives
+  whether it had anything to do. For silent differences: always on.
+- `repaired(target)` and `knows(error)`: the same, but entered only after a capture failed with an error it knows.
+- `mend(program, error)`: a program in place of one whose translation failed with an error it knows, else None.
 """
 
 from __future__ import annotations
@@ -9,11 +14,44 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+import torch
+
 from torchport.capture.repairs import padded_encoder
+
+ALWAYS: tuple[Any, ...] = (padded_encoder,)
+AFTER_FAILED_CAPTURE: tuple[Any, ...] = ()
+AFTER_FAILED_TRANSLATION: tuple[Any, ...] = ()
 
 
 @contextlib.contextmanager
-def repaired(target: Any) -> Iterator[None]:
-    """Every repair that applies to `target`, for the time of a capture."""
-    with padded_encoder.repaired(target):
-        yield
+def repaired(target: Any, known: tuple[Any, ...] = ()) -> Iterator[list[str]]:
+    """Every repair that applies to `target`, for the time of a capture.
+
+    Args:
+        target: the user's model.
+        known: repairs that an earlier failure asked for.
+
+    Yields:
+        The names of those that had something to do.
+    """
+    with contextlib.ExitStack() as stack:
+        applied = [r.NAME for r in (*ALWAYS, *known) if stack.enter_context(r.repaired(target))]
+        yield applied
+
+
+def for_failed_capture(error: Exception, used: tuple[Any, ...]) -> Any | None:
+    """A repair that knows this error and was not used yet."""
+    return next((r for r in AFTER_FAILED_CAPTURE if r not in used and r.knows(error)), None)
+
+
+def for_failed_translation(
+    program: torch.export.ExportedProgram, error: Exception, used: list[str]
+) -> torch.export.ExportedProgram | None:
+    """The mended program, if a repair knows the error; its name joins `used`."""
+    for repair in AFTER_FAILED_TRANSLATION:
+        if repair.NAME not in used:
+            mended = repair.mend(program, error)
+            if mended is not None:
+                used.append(repair.NAME)
+                return mended
+    return None

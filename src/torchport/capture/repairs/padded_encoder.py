@@ -19,9 +19,11 @@ from typing import Any
 import torch
 from torch import nn
 
+NAME = "zeroed padding of nn.TransformerEncoder"
+
 
 @contextlib.contextmanager
-def repaired(target: Any) -> Iterator[None]:
+def repaired(target: Any) -> Iterator[bool]:
     """Put the hook on every encoder that would take the fast path."""
     modules = target.modules() if isinstance(target, nn.Module) else ()
     encoders = [m for m in modules if isinstance(m, nn.TransformerEncoder) and _packs(m)]
@@ -29,7 +31,7 @@ def repaired(target: Any) -> Iterator[None]:
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)  # a trace would take it, into operators ONNX has no word for
     try:
-        yield
+        yield bool(encoders)
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
         for handle in handles:

@@ -47,6 +47,7 @@ class Captured:
     Attributes:
         suspects: lines at which the capture may have frozen a choice; each asks for more proof.
         example_only: the capture followed the example and nothing else; it asks for more proof in any case.
+        repairs: the names of the repairs it took, see capture/repairs.
         challenges: sizes at which the capture's assumptions do not hold, to be asked in the proof.
     """
 
@@ -54,6 +55,7 @@ class Captured:
     suspects: tuple[Finding, ...] = ()
     challenges: tuple[Challenge, ...] = ()
     example_only: bool = False
+    repairs: tuple[str, ...] = ()
 
 
 class Route(Protocol):

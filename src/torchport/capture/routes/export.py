@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import onnx_ir as ir
 import torch
 
 from torchport.capture.blame import line_of_error, watch_guards
 from torchport.capture.dynamic import InputDims
 from torchport.capture.guards import Challenge, Guard, challenges
-from torchport.capture.repairs import repaired
+from torchport.capture.repairs import for_failed_capture, for_failed_translation, repaired
 from torchport.capture.routes.base import Captured, Request
 from torchport.capture.structure import FlatModule
 from torchport.errors import CaptureError
@@ -23,9 +24,17 @@ HIGHEST_OPSET = 23  # torch 2.13 converts its own translations up to this one
 
 
 def capture(request: Request) -> Captured:
+    repairs: list[str] = []
     with silence(verbose=request.verbose):
-        program, guards = (request.program, []) if request.program is not None else _program(request)
+        program, guards = (request.program, []) if request.program is not None else _program(request, repairs)
         _check_not_frozen(program, request, guards)
+        model = _translate(program, request, repairs)
+    return Captured(model, challenges=_challenges(program, request, guards), repairs=tuple(repairs))
+
+
+def _translate(program: torch.export.ExportedProgram, request: Request, repairs: list[str]) -> ir.Model:
+    """torch's own translation; a failure with a known cause is mended and tried again."""
+    while True:
         try:
             translated = torch.onnx.export(
                 program,
@@ -36,36 +45,47 @@ def capture(request: Request) -> Captured:
                 verbose=request.verbose,
             )
         except Exception as error:
-            raise _translation_error(error, program) from error
-    assert translated is not None  # dynamo=True always gives a program back
-    return Captured(translated.model, challenges=_challenges(program, request, guards))
+            mended = for_failed_translation(program, error, repairs)
+            if mended is None:
+                raise _translation_error(error, program) from error
+            program = mended
+        else:
+            assert translated is not None  # dynamo=True always gives a program back
+            return translated.model
 
 
 def doubts(request: Request) -> tuple[Challenge, ...]:
     """Sizes at which the model may take another way, for routes that do not look at sizes themselves."""
     try:
         with silence():
-            program, guards = _program(request)
+            program, guards = _program(request, [])
     except CaptureError:
         return ()
     return _challenges(program, request, guards)
 
 
-def _program(request: Request) -> tuple[torch.export.ExportedProgram, list[Guard]]:
-    try:
-        with watch_guards() as guards:
-            return _torch_export(request), guards
-    except Exception as error:
-        raise CaptureError(_reason(error), where=line_of_error(error) or None) from error
+def _program(request: Request, repairs: list[str]) -> tuple[torch.export.ExportedProgram, list[Guard]]:
+    known: tuple[Any, ...] = ()
+    while True:
+        try:
+            with watch_guards() as guards, repaired(request.call.target, known) as applied:
+                program = _torch_export(request)
+        except Exception as error:
+            repair = for_failed_capture(error, known)
+            if repair is None:
+                raise CaptureError(_reason(error), where=line_of_error(error) or None) from error
+            known += (repair,)
+        else:
+            repairs += applied
+            return program, guards
 
 
 def _torch_export(request: Request) -> torch.export.ExportedProgram:
     shapes = tuple(_hints(request.dims.get(name, {})) for name in request.call.names)
     # Dim.AUTO, because named dims raise on any relation between two dims; what it freezes is found right after.
-    with repaired(request.call.target):
-        return torch.export.export(
-            FlatModule(request.call), request.tensors, dynamic_shapes=(shapes,) if shapes else None, strict=False
-        )
+    return torch.export.export(
+        FlatModule(request.call), request.tensors, dynamic_shapes=(shapes,) if shapes else None, strict=False
+    )
 
 
 def _hints(axes: dict[int, Dim]) -> dict[int, Any]:

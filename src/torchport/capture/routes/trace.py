@@ -36,14 +36,14 @@ def capture(request: Request) -> Captured:
         try:
             if any(isinstance(m, torch.jit.ScriptModule) for m in module.modules()):
                 module = trace_module(module, request)
-            with repaired(request.call.target):
+            with repaired(request.call.target) as repairs:
                 model = translate(module, request)
         except (CaptureError, OpsetError):
             raise
         except Exception as error:
             raise CaptureError(f"trace: {_first(error)}", where=line_of_error(error) or None) from error
     suspects = tuple(_suspects(caught))
-    return Captured(model, suspects, doubts(request) if request.dims else (), example_only=True)
+    return Captured(model, suspects, doubts(request) if request.dims else (), example_only=True, repairs=tuple(repairs))
 
 
 def trace_module(module: FlatModule, request: Request) -> torch.jit.ScriptModule:
