@@ -22,7 +22,9 @@ NAMES = {
     "doctor",
     "errors",
     "export",
+    "flow",
     "graph",
+    "rewrite",
     "session",
     "verify",
 }

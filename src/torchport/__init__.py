@@ -18,10 +18,12 @@ from torchport._version import __version__
 
 if TYPE_CHECKING:
     from torchport import errors, graph
+    from torchport.capture.rewrite import flow
     from torchport.engines.base import Session, open_session as session
     from torchport.errors import CaptureError, OpsetError, ProofError, TorchportError
     from torchport.health import doctor
     from torchport.pipeline import export, verify
+    from torchport.pipeline.rewriting import rewrite
     from torchport.records import Attempt, Dim, Exported, Finding, Proof
 
 __all__ = [
@@ -39,7 +41,9 @@ __all__ = [
     "doctor",
     "errors",
     "export",
+    "flow",
     "graph",
+    "rewrite",
     "session",
     "verify",
 ]
@@ -53,6 +57,8 @@ _HOMES = {
     "doctor": "torchport.health:doctor",
     "export": "torchport.pipeline:export",
     "verify": "torchport.pipeline:verify",
+    "flow": "torchport.capture.rewrite.flow",
+    "rewrite": "torchport.pipeline.rewriting:rewrite",
     **{name: f"torchport.errors:{name}" for name in ("CaptureError", "OpsetError", "ProofError", "TorchportError")},
     **{name: f"torchport.records:{name}" for name in ("Attempt", "Dim", "Exported", "Finding", "Proof")},
 }

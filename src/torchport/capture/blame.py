@@ -8,11 +8,12 @@ import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from types import TracebackType
+from types import CodeType, FrameType, TracebackType
 
 from torchport.capture.guards import Guard
+from torchport.capture.places import Site
 
 _SHAPES = "torch.fx.experimental.symbolic_shapes"
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -64,6 +65,28 @@ def _last_user_frame(frames: traceback.StackSummary) -> str:
     return ""
 
 
+def site_of_error(error: BaseException) -> Site | None:
+    """The innermost place in the user's code an exception came through."""
+    chain: BaseException | None = error
+    while chain is not None:
+        frames = [(f.f_code, line) for f, line in traceback.walk_tb(chain.__traceback__)]
+        site = _site(reversed(frames))
+        if site is not None:
+            return site
+        chain = chain.__cause__ or chain.__context__
+    return None
+
+
+def site_of_stack(frame: FrameType) -> Site | None:
+    """The innermost place in the user's code that is running."""
+    return _site((f.f_code, line) for f, line in traceback.walk_stack(frame))
+
+
+def _site(frames: Iterable[tuple[CodeType, int]]) -> Site | None:
+    own = [(code, line) for code, line in frames if is_user_file(code.co_filename)]
+    return Site(tuple(code for code, _ in own), own[0][1]) if own else None
+
+
 _FILE_LINE = re.compile(r'File "([^"]+)", line (\d+)(?:, in [^\n]*)?(?:\n +([^\n]+))?')
 
 
@@ -98,7 +121,8 @@ class _Guards(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         match = self._ADDED.match(record.getMessage())
         if match:
-            guard = Guard(match[1], _last_user_frame(traceback.extract_stack(sys._getframe())))
+            line = _last_user_frame(traceback.extract_stack(sys._getframe()))
+            guard = Guard(match[1], line, site_of_stack(sys._getframe()))
             if guard not in self.guards:
                 self.guards.append(guard)
 

@@ -10,13 +10,14 @@ import torch
 from torchport.capture.routes.base import Route
 from torchport.errors import OptionError
 
-ROUTES = ("export", "script", "trace")
+ROUTES = ("export", "rewrite", "script", "trace")
 
 
 def order(target: Any, route: str) -> tuple[str, ...]:
     """The routes to try for a model: the one asked for, or all that make sense, the surest first.
 
-    `export` keeps most and blames best; `script` keeps control flow; `trace` takes anything, and is trusted least.
+    `export` keeps most and blames best; `rewrite` is `export` with control flow rewritten; `script` keeps control flow
+    too, of code TorchScript understands; `trace` takes anything, and is trusted least.
     """
     if route not in (*ROUTES, "auto"):
         raise OptionError(f"there is no route '{route}'", next_step=f"use auto, {', '.join(ROUTES)}")

@@ -15,6 +15,7 @@ from typing import Any
 
 import sympy  # torch brings it along
 
+from torchport.capture.places import Site
 from torchport.records import Dim
 
 _MOST = 10  # sizes asked for, however many guards there are
@@ -37,6 +38,7 @@ class Guard:
 
     expression: str
     line: str
+    site: Site | None = dataclasses.field(default=None, compare=False)
 
 
 @dataclasses.dataclass(frozen=True)

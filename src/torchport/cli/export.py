@@ -15,7 +15,7 @@ from torchport.cli.show import common, print_json, progress
 @click.option("--output", "-o", required=True, metavar="FILE", help="Where to save the ONNX model.")
 @click.option(
     "--route",
-    type=click.Choice(["auto", "export", "script", "trace"]),
+    type=click.Choice(["auto", "export", "rewrite", "script", "trace"]),
     default="auto",
     show_default=True,
     help="How to capture.",

@@ -14,6 +14,7 @@ from torchport._version import __version__
 VERBS = {
     "export": "Export a PyTorch model to ONNX and prove it right.",
     "verify": "Prove an existing ONNX file against its PyTorch source.",
+    "rewrite": "Show a model's source with control flow on tensors rewritten.",
     "run": "Run an ONNX model on given inputs.",
     "doctor": "Show versions, engines, CPU features, and what is missing.",
 }

@@ -58,7 +58,7 @@ def export(
         dynamic: which axes may vary, in any dialect: ``{"x": {0: "batch"}}``, torch's `dynamic_axes` and
             `dynamic_shapes`, ``"x:0=batch"``, or ``"auto"`` with several `examples`.
         examples: further example inputs, each what `args` may be; they join the proof.
-        route: ``auto`` tries `export`, `script`, `trace` and takes the first that is proven.
+        route: ``auto`` tries `export`, `rewrite`, `script`, `trace` and takes the first that is proven.
         opset: the opset of the saved model, exactly.
         input_names: names for the inputs instead of the parameters' own.
         output_names: names for the outputs.

@@ -1,0 +1,169 @@
+"""Run a Python function so that every tensor it takes from outside comes in through arguments.
+
+`torch.cond` and our loop trace a branch as a graph of its own: a parameter, a buffer or a local variable of the
+caller must be one of its inputs. A rehearsal on fake tensors finds out which; the real run replaces each by the input
+that stands for it. Tensors the function writes to are found the same way.
+
+The mode by which torch.export handles symbolic indices is private to torch; it is taken from the stack as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch._export.non_strict_utils import _NonStrictTorchFunctionHandler
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+from torch.utils import _pytree as pytree
+
+from torchport.capture.rewrite.items import Items
+from torchport.capture.rewrite.operators import fake_mode
+from torchport.capture.rewrite.rows import Rows, StackedRows
+
+
+class _Boundary(TorchFunctionMode):
+    """Replaces tensors from outside by those that stand for them."""
+
+    def __init__(self, known: dict[int, tuple[torch.Tensor, torch.Tensor]] | None = None) -> None:
+        super().__init__()
+        self._rehearsal = known is None
+        self.outside = known or {}  # by id: the tensor and what stands for it; the tensor is kept alive
+        self._made: dict[int, torch.Tensor] = {}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        args, kwargs = pytree.tree_map(lambda leaf: _inside(leaf, self), (args, kwargs or {}))
+        result = func(*args, **kwargs)
+        pytree.tree_map_only(torch.Tensor, self._keep, result)
+        return result
+
+    def inside(self, tensor: torch.Tensor) -> torch.Tensor:
+        """What stands for a tensor; itself when it was made inside."""
+        if id(tensor) in self.outside:
+            return self.outside[id(tensor)][1]
+        if id(tensor) in self._made:
+            return tensor
+        if not self._rehearsal:
+            return tensor  # a constant made without torch noticing
+        copy = tensor.clone()
+        self._keep(copy)
+        self.outside[id(tensor)] = (tensor, copy)
+        return copy
+
+    def _keep(self, tensor: torch.Tensor) -> None:
+        self._made[id(tensor)] = tensor
+
+
+@dataclasses.dataclass(frozen=True)
+class Rehearsal:
+    """What a function gave on fake tensors.
+
+    Attributes:
+        result: its result, any structure.
+        outside: the tensors it took from outside.
+        written: those of them it wrote to.
+    """
+
+    result: Any
+    outside: list[torch.Tensor]
+    written: list[torch.Tensor]
+
+
+def rehearse(function: Callable[..., Any], *arguments: Any) -> Rehearsal:
+    """Run a function on fake tensors; nothing of it is recorded."""
+    with unrecorded(), _Boundary() as boundary:
+        result = function(*arguments)
+        result = pytree.tree_map_only(torch.Tensor, boundary.inside, result)
+    pairs = list(boundary.outside.values())
+    written = [tensor for tensor, copy in pairs if copy._version > 0]
+    return Rehearsal(result, [tensor for tensor, _ in pairs], written)
+
+
+@contextlib.contextmanager
+def unrecorded() -> Iterator[None]:
+    """Nothing done here becomes part of the graph."""
+    with disable_proxy_modes_tracing(), fake_mode().shape_env.ignore_fresh_unbacked_symbols():
+        yield
+
+
+def sizes_in(*values: Any) -> list[torch.SymInt]:
+    """The sizes a function finds outside: in its closure, and in what is handed to it."""
+    found: dict[str, torch.SymInt] = {}
+    seen: set[int] = set()
+
+    def look(value: Any) -> None:
+        if isinstance(value, torch.SymInt):
+            found.setdefault(str(value.node.expr), value)
+        if isinstance(value, (torch.Tensor, Rows)) or id(value) in seen:
+            return
+        seen.add(id(value))
+        if isinstance(value, functools.partial):
+            look((value.func, value.args))
+        elif isinstance(value, FunctionType):
+            for cell in value.__closure__ or ():
+                with contextlib.suppress(ValueError):  # a variable that has no value yet
+                    look(cell.cell_contents)
+        elif isinstance(value, (list, tuple)):
+            for item in value:
+                look(item)
+        elif isinstance(value, dict):
+            for item in value.values():
+                look(item)
+        elif isinstance(value, Items):
+            look(vars(value))
+
+    for value in values:
+        look(value)
+    return list(found.values())
+
+
+def together(*lists: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """All tensors of these lists, each once."""
+    return list({id(t): t for tensors in lists for t in tensors}.values())
+
+
+def _inside(leaf: Any, boundary: _Boundary) -> Any:
+    if isinstance(leaf, Rows):
+        return Rows(boundary.inside(leaf.block), [boundary.inside(t) for t in leaf.added])
+    return boundary.inside(leaf) if isinstance(leaf, torch.Tensor) else leaf
+
+
+def listed_tensors(value: Any) -> list[torch.Tensor]:
+    """The tensors behind the lists in a structure."""
+    leaves = pytree.tree_leaves(value)
+    return [t for leaf in leaves if isinstance(leaf, Rows) for t in (leaf.block, *leaf.added)]
+
+
+def active_modes() -> list[TorchFunctionMode]:
+    """The modes that a branch needs as its surroundings have them: an operator takes them off on its way."""
+    return [
+        m for m in _get_current_function_mode_stack() if isinstance(m, (_NonStrictTorchFunctionHandler, StackedRows))
+    ]
+
+
+def with_inputs(
+    function: Callable[..., Any],
+    arguments: Sequence[Any],
+    outside: Sequence[torch.Tensor],
+    inputs: Sequence[Any],
+    modes: Sequence[TorchFunctionMode],
+) -> tuple[Any, list[torch.Tensor]]:
+    """Run a function with inputs in place of the tensors from outside.
+
+    Returns:
+        Its result, and what became of each input, which differs from it where the function writes.
+    """
+    stand_ins = [t.clone() for t in inputs[: len(outside)]]  # sizes may follow; they are known by what they are
+    known = {id(o): (o, s) for o, s in zip(outside, stand_ins, strict=True)}
+    with contextlib.ExitStack() as stack:
+        for mode in modes:
+            stack.enter_context(mode)
+        boundary = stack.enter_context(_Boundary(known))
+        result = function(*arguments)
+        result = pytree.tree_map(lambda leaf: _inside(leaf, boundary), result)
+    return result, stand_ins

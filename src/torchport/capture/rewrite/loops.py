@@ -1,0 +1,327 @@
+"""A loop whose end only the running model knows, traced as one round."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
+from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+from torchport.capture.rewrite.lifting import active_modes, rehearse, sizes_in, unrecorded, with_inputs
+from torchport.capture.rewrite.merging import (
+    Number,
+    Unset,
+    as_number_tensor,
+    flatten,
+    from_number_tensor,
+    number_type,
+    same,
+)
+from torchport.capture.rewrite.operators import fake_mode, fresh_size, loop
+from torchport.capture.rewrite.refusal import RewriteError
+from torchport.capture.rewrite.rows import Rows
+
+_ROUNDS = 8  # rehearsals until what a loop carries stays the same
+
+
+@dataclasses.dataclass(frozen=True)
+class _Empty:
+    """A list that is empty before the loop, and what its items look like."""
+
+    sizes: list[Any]
+    dtype: torch.dtype
+    unknown: set[int]
+
+
+@dataclasses.dataclass
+class Carried:
+    """One value of the state, and what is known of how it changes.
+
+    Attributes:
+        name: the variable it belongs to.
+        initial: its value before the loop.
+        kind: ``constant`` while no round changes it, then ``number``, ``tensor`` or ``rows``.
+        sizes: of the tensor before the first round.
+        changing: the axes whose size changes from round to round.
+        one_row: each round appends just one item to the list, and none reads it.
+    """
+
+    name: str
+    initial: Any
+    kind: str
+    dtype: torch.dtype = torch.float32
+    sizes: list[Any] = dataclasses.field(default_factory=list)
+    changing: set[int] = dataclasses.field(default_factory=set)
+    one_row: bool = False
+
+    @classmethod
+    def of(cls, name: str, value: Any) -> Carried:
+        if isinstance(value, torch.Tensor):
+            return cls(name, value, "tensor", value.dtype, list(value.shape))
+        if isinstance(value, Rows):
+            block = value.tensor()
+            return cls(name, value, "rows", block.dtype, list(block.shape), {0})
+        if isinstance(value, _Empty):
+            sizes = [0 if axis in value.unknown else size for axis, size in enumerate(value.sizes)]
+            return cls(name, value, "rows", value.dtype, [0, *sizes], {0, *(axis + 1 for axis in value.unknown)})
+        return cls(name, value, "constant")
+
+    def sample(self) -> Any:
+        """A value to rehearse with: what does not stay the same is unknown."""
+        if self.kind == "constant":
+            return self.initial
+        sizes = [fresh_size() if axis in self.changing else size for axis, size in enumerate(self.sizes)]
+        return self.present(torch.empty(sizes, dtype=self.dtype).clone())
+
+    def present(self, tensor: torch.Tensor) -> Any:
+        """The value as the user's code sees it."""
+        if self.kind == "rows":
+            return Rows(tensor)
+        return from_number_tensor(tensor, self.dtype) if self.kind == "number" else tensor
+
+    def start(self) -> torch.Tensor:
+        """The tensor before the first round."""
+        if self.kind == "rows":
+            return (
+                self.initial.tensor() if isinstance(self.initial, Rows) else torch.zeros(self.sizes, dtype=self.dtype)
+            )
+        if isinstance(self.initial, torch.Tensor):
+            return self.initial
+        if isinstance(self.initial, Unset):
+            return torch.zeros(self.sizes, dtype=self.dtype)
+        if self.sizes:
+            return torch.full(self.sizes, self.initial, dtype=self.dtype)
+        return as_number_tensor(self.initial, self.dtype)
+
+    def tensor(self, value: Any) -> torch.Tensor:
+        """What a round gave, as a tensor to carry on."""
+        if self.kind == "rows":
+            return value.tensor()
+        if isinstance(value, torch.Tensor):
+            return value.to(self.dtype)
+        return as_number_tensor(value, self.dtype)
+
+    def learn(self, given: Any, new: Any, known: set[Any]) -> bool:
+        """Take in what a round made of the value; whether that was news."""
+        before = (self.kind, self.dtype, len(self.sizes), frozenset(self.changing))
+        if isinstance(new, Rows) or isinstance(given, Rows):
+            self._learn_rows(given, new)
+        elif isinstance(new, torch.Tensor):
+            self._learn_tensor(given, new, known)
+        elif self.kind == "constant" and same(self.initial, new):
+            pass
+        elif isinstance(new, Unset):
+            pass  # a variable this round did not set
+        elif isinstance(new, Number) and (isinstance(self.initial, (Number, Unset)) or self.kind != "constant"):
+            self._learn_number(new)
+        else:
+            raise RewriteError(f"the loop changes {self.name} from {self.initial!r} to {new!r}, which is no tensor")
+        return before != (self.kind, self.dtype, len(self.sizes), frozenset(self.changing))
+
+    def _learn_number(self, new: Any) -> None:
+        if isinstance(self.initial, Unset) and self.kind == "constant":
+            self.initial = type(new)(0) if isinstance(new, (bool, int, float)) else 0
+            self.dtype = number_type(new)
+        elif self.kind == "constant":
+            self.dtype = torch.promote_types(number_type(self.initial), number_type(new))
+        elif isinstance(self.initial, torch.Tensor):
+            if self.sizes:
+                raise RewriteError(f"the loop changes {self.name} from a tensor of rank {len(self.sizes)} to a number")
+            return
+        else:
+            self.dtype = torch.promote_types(self.dtype, number_type(new))
+        if self.kind == "constant":
+            self.kind = "number"
+
+    def _learn_tensor(self, given: Any, new: torch.Tensor, known: set[Any]) -> None:
+        if isinstance(self.initial, torch.Tensor):
+            if new.dtype != self.dtype:
+                raise RewriteError(f"the loop changes the type of {self.name} from {self.dtype} to {new.dtype}")
+            if new.dim() != len(self.sizes):
+                raise RewriteError(f"the loop changes the rank of {self.name} from {len(self.sizes)} to {new.dim()}")
+        elif not isinstance(self.initial, (Unset, *Number)):
+            raise RewriteError(f"the loop changes {self.name} from {self.initial!r} to a tensor")
+        elif self.kind != "tensor" or new.dim() != len(self.sizes):
+            if self.kind == "tensor" and self.sizes:
+                raise RewriteError(f"the loop changes the rank of {self.name} from {len(self.sizes)} to {new.dim()}")
+            self.kind = "tensor"
+            self.dtype = new.dtype
+            self.sizes = [size if _symbols(size) <= known else 0 for size in new.shape]
+            self.changing = {axis for axis, size in enumerate(new.shape) if not _symbols(size) <= known}
+            return
+        else:
+            self.dtype = torch.promote_types(self.dtype, new.dtype)
+        if isinstance(given, torch.Tensor) and given.dim() == new.dim():
+            pairs = enumerate(zip(given.shape, new.shape, strict=True))
+            self.changing |= {axis for axis, (a, b) in pairs if not _equal(a, b)}
+
+    def _learn_rows(self, given: Any, new: Any) -> None:
+        if not isinstance(new, Rows):
+            raise RewriteError(f"the loop puts something else in place of the list {self.name}")
+        shape = new.block.shape if not new.added else (0, *new.added[-1].shape)
+        if isinstance(given, Rows):
+            pairs = enumerate(zip(given.block.shape, shape, strict=True))
+            self.changing |= {axis for axis, (a, b) in pairs if axis and not _equal(a, b)}
+
+
+def _symbols(size: Any) -> set[Any]:
+    return set(size.node.expr.free_symbols) if isinstance(size, torch.SymInt) else set()
+
+
+def _equal(left: Any, right: Any) -> bool:
+    with disable_proxy_modes_tracing():
+        return bool(left is right or statically_known_true(left == right))
+
+
+def _known_symbols() -> set[Any]:
+    """Every size there is a name for by now."""
+    return set(fake_mode().shape_env.var_to_range)
+
+
+class Loop:
+    """Finds out what a loop carries, then traces it.
+
+    Args:
+        step: ``(number, *state) -> (stop, *state)``.
+        trip: how many rounds at most; None for no limit.
+        start: whether to run the first round.
+        names: of the state's variables.
+        sizes: that the step finds outside.
+    """
+
+    def __init__(
+        self, step: Callable[..., Any], trip: Any, start: torch.Tensor, names: Sequence[str], sizes: Sequence[Any]
+    ) -> None:
+        self._step = step
+        self._trip = trip
+        self._start = start
+        self._names = names
+        self._sizes = sizes
+
+    def run(self, state: tuple[Any, ...]) -> tuple[Any, ...]:
+        carried, spec, outside, written, stops = self._rehearse(state)
+        modes = active_modes()
+        moving = [c for c in carried if c.kind != "constant"]
+        kept = [c for c in moving if not c.one_row]
+
+        def body(number: torch.Tensor, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            values = iter(inputs[: len(kept)])
+            now = [
+                c.initial if c.kind == "constant" else c.sample() if c.one_row else c.present(next(values))
+                for c in carried
+            ]
+            rest = inputs[len(kept) :]
+            result, after = with_inputs(self._step, (number, *spec.unflatten(now)), [*written, *outside], rest, modes)
+            stop, *new = result
+            leaves = spec.flatten_up_to(tuple(new))
+            going = torch.logical_not(stop) if isinstance(stop, torch.Tensor) else torch.full((), not stop)
+            pairs = list(zip(carried, leaves, strict=True))
+            outputs = [c.tensor(v) for c, v in pairs if c.kind != "constant" and not c.one_row]
+            rows = [v.added[-1] for c, v in pairs if c.one_row]
+            return tuple(t.clone() for t in (going, *outputs, *after[: len(written)], *rows))
+
+        starts = [c.start() for c in kept]
+        outputs = loop(
+            self._trip,
+            self._start,
+            body,
+            [*starts, *written],
+            [*outside, *sizes_in(self._sizes, [c.initial for c in carried if c.kind == "constant"])],
+            [*(sorted(c.changing) for c in kept), *([] for _ in written)],
+            stops,
+        )
+        for tensor, value in zip(written, outputs[len(kept) :], strict=False):
+            tensor.copy_(value)
+        finals = iter(outputs[: len(kept)])
+        rows = iter(outputs[len(kept) + len(written) :])
+        last: list[Any] = []
+        for c in carried:
+            if c.kind == "constant":
+                last.append(c.initial)
+            elif c.one_row:
+                added = next(rows)
+                last.append(Rows(torch.cat([c.start(), added]) if isinstance(c.initial, Rows) else added))
+            else:
+                last.append(c.present(next(finals)))
+        return tuple(spec.unflatten(last))
+
+    def _rehearse(
+        self, state: tuple[Any, ...]
+    ) -> tuple[list[Carried], Any, list[torch.Tensor], list[torch.Tensor], bool]:
+        """Rounds on fake tensors until nothing new is learned."""
+        state = self._lists_as_rows(state)
+        leaves, spec = flatten(state)
+        names = [
+            self._names[n] if n < len(self._names) else "a value"
+            for n, value in enumerate(state)
+            for _ in flatten(value)[0]
+        ]
+        carried = [Carried.of(f"'{name}'", leaf) for name, leaf in zip(names, leaves, strict=True)]
+        for _ in range(_ROUNDS):
+            known = _known_symbols()
+            with unrecorded():
+                now = [c.sample() for c in carried]
+            number = torch.zeros((), dtype=torch.int64)
+            rehearsal = rehearse(self._round, spec.unflatten(list(now)), number)
+            stop, *new = rehearsal.result
+            new_leaves = self._fitted(spec, tuple(new))
+            news = [c.learn(g, n, known) for c, g, n in zip(carried, now, new_leaves, strict=True)]
+            if not any(news):
+                break
+        else:
+            raise RewriteError("what the loop carries changes its sizes or types in every round")
+        own = {id(v) for v in now if isinstance(v, torch.Tensor)}
+        blocks = {id(v.block): c for c, v in zip(carried, now, strict=True) if isinstance(v, Rows)}
+        used = {id(t) for t in rehearsal.outside}
+        for c, given, value in zip(carried, now, new_leaves, strict=True):
+            if c.kind == "rows" and value.block is given.block and len(value.added) == 1:
+                c.one_row = id(given.block) not in used and c.changing == {0}
+        skip = own | set(blocks) | {id(number)}
+        outside = [t for t in rehearsal.outside if id(t) not in skip]
+        written = [t for t in rehearsal.written if id(t) not in skip]
+        outside = [t for t in outside if not any(t is w for w in written)]
+        return carried, spec, outside, written, not (isinstance(stop, bool) and not stop)
+
+    def _round(self, state: tuple[Any, ...], number: torch.Tensor) -> Any:
+        return self._step(number, *state)
+
+    def _fitted(self, spec: Any, new: tuple[Any, ...]) -> list[Any]:
+        try:
+            return list(spec.flatten_up_to(new))
+        except ValueError as error:
+            raise RewriteError(f"the loop changes the structure of its variables: {error}") from error
+
+    def _lists_as_rows(self, state: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Lists that a round makes longer; missing values in the structure they get."""
+        from torchport.capture.rewrite.flow import copies
+
+        number = torch.zeros((), dtype=torch.int64)
+        known = _known_symbols()
+        rehearsal = rehearse(self._round, tuple(copies(state)), number)
+        _, *new = rehearsal.result
+        return tuple(self._as_rows(a, b, known) for a, b in zip(state, new, strict=True))
+
+    def _as_rows(self, before: Any, after: Any, known: set[Any]) -> Any:
+        if isinstance(before, Unset):
+            leaves, spec = flatten(after)
+            return spec.unflatten([before] * len(leaves))
+        if isinstance(before, Rows) or type(before) is not list:
+            return before
+        if isinstance(after, Rows):
+            sizes, dtype = list(after.block.shape[1:]), after.block.dtype
+        elif type(after) is list and len(after) > len(before):
+            item = after[-1]
+            if not isinstance(item, (torch.Tensor, *Number)):
+                raise RewriteError(
+                    f"the loop appends {type(item).__name__} to a list; only tensors can become one tensor"
+                )
+            sizes = list(item.shape) if isinstance(item, torch.Tensor) else []
+            dtype = item.dtype if isinstance(item, torch.Tensor) else number_type(item)
+        else:
+            return before
+        if before:
+            return Rows(torch.stack([i if isinstance(i, torch.Tensor) else torch.as_tensor(i) for i in before]))
+        return _Empty(sizes, dtype, {axis for axis, size in enumerate(sizes) if not _symbols(size) <= known})

@@ -1,0 +1,282 @@
+"""A choice and a loop as ONNX has them, as operators torch.export can trace.
+
+torch's own `while_loop` wants carried values of fixed sizes, and its `scan` cannot stop early; a decoder that appends
+a token needs both. torch's own `cond` cannot stand beside a size that comes from a value (`.item()` before it fails in
+its decomposition, torch 2.13). So these are higher-order operators of our own, with ONNX's `If` and `Loop` as their
+translations.
+
+They are written against torch's internals, because torch has no public way to define such operators: dispatch keys,
+sub-tracing and unbacked sizes are those of `torch/_higher_order_ops/while_loop.py`. Checked with torch 2.13.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import onnx_ir as ir
+import torch
+from torch._C import DispatchKey
+from torch._higher_order_ops.utils import autograd_not_implemented, reenter_make_fx, unique_graph_id
+from torch._ops import HigherOrderOperator
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode, disable_proxy_modes_tracing, track_tensor_tree
+from torch.fx.experimental.symbolic_shapes import statically_known_true
+from torch.utils import _pytree as pytree
+
+Sizes = Sequence[Sequence[int]]
+
+
+class _Choice(HigherOrderOperator):
+    def __init__(self) -> None:
+        super().__init__("torchport_choice")
+
+    def __call__(
+        self, test: torch.Tensor, then: Callable[..., Any], otherwise: Callable[..., Any], inputs: Sequence[Any]
+    ) -> tuple[torch.Tensor, ...]:
+        """`then(*inputs)` or `otherwise(*inputs)`: tensors of the same number, types and ranks; sizes may differ."""
+        return super().__call__(test, then, otherwise, tuple(inputs))
+
+
+choice = _Choice()
+
+
+@choice.py_impl(DispatchKey.CompositeExplicitAutograd)
+def _choose(test: torch.Tensor, then: Any, otherwise: Any, inputs: Any) -> tuple[torch.Tensor, ...]:
+    return (then if test else otherwise)(*inputs)
+
+
+choice.py_autograd_impl(autograd_not_implemented(choice, deferred_error=True))
+
+
+@choice.py_impl(FakeTensorMode)
+def _choose_fake(mode: Any, test: torch.Tensor, then: Any, otherwise: Any, inputs: Any) -> tuple[torch.Tensor, ...]:
+    with mode:
+        with mode.shape_env.ignore_fresh_unbacked_symbols():
+            pairs = list(zip(then(*inputs), otherwise(*inputs), strict=True))
+        return tuple(_either(a, b) for a, b in pairs)
+
+
+def _either(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """A tensor that may be one or the other: a size on which they differ is unknown."""
+    sizes = [a if statically_known_true(a == b) else fresh_size() for a, b in zip(left.shape, right.shape, strict=True)]
+    return torch.empty(sizes, dtype=left.dtype, device=left.device)
+
+
+@choice.py_impl(ProxyTorchDispatchMode)
+def _choose_traced(mode: Any, test: torch.Tensor, then: Any, otherwise: Any, inputs: Any) -> tuple[torch.Tensor, ...]:
+    with disable_proxy_modes_tracing(), fake_mode().shape_env.ignore_fresh_unbacked_symbols():
+        graphs = [reenter_make_fx(function)(*inputs) for function in (then, otherwise)]
+    arguments = (test, *graphs, inputs)
+    pairs = list(zip(*map(_results, graphs), strict=True))
+    names = dict(zip(("then", "otherwise"), graphs, strict=True))
+    return _recorded(mode, choice, arguments, names, lambda: tuple(_either(a, b) for a, b in pairs))
+
+
+@choice.py_functionalize_impl
+def _choose_functional(ctx: Any, test: torch.Tensor, then: Any, otherwise: Any, inputs: Any) -> Any:
+    with ctx.redispatch_to_next():
+        outputs = choice(
+            ctx.unwrap_tensors(test),
+            ctx.functionalize(then),
+            ctx.functionalize(otherwise),
+            ctx.unwrap_tensors(inputs),
+        )
+    return ctx.wrap_tensors(outputs)
+
+
+def _results(graph: torch.fx.GraphModule) -> list[torch.Tensor]:
+    """What a traced graph gives, as fake tensors."""
+    return [node.meta["val"] for node in graph.graph.output_node().args[0]]  # type: ignore[union-attr]
+
+
+def _recorded(
+    mode: Any, operator: Any, arguments: Any, graphs: dict[str, Any], outputs: Callable[[], tuple[torch.Tensor, ...]]
+) -> tuple[torch.Tensor, ...]:
+    """Put a call into the graph that is being traced, with the graphs it calls beside it."""
+    for kind, graph in graphs.items():
+        _, name = unique_graph_id(mode, prefix=f"{kind}_graph")
+        mode.tracer.root.register_module(name, graph)
+    proxies = pytree.tree_map(mode.tracer.unwrap_proxy, arguments)
+    proxy = mode.tracer.create_proxy("call_function", operator, proxies, {}, name=operator._name)
+    with disable_proxy_modes_tracing(), fake_mode():
+        results = outputs()
+    return track_tensor_tree(results, proxy, constant=None, tracer=mode.tracer)
+
+
+class _Loop(HigherOrderOperator):
+    def __init__(self) -> None:
+        super().__init__("torchport_loop")
+
+    def __call__(
+        self,
+        trip: Any,
+        start: torch.Tensor,
+        body: Callable[..., Any],
+        carried: Sequence[torch.Tensor],
+        extra: Sequence[Any],
+        changing: Sizes,
+        stops: bool,
+    ) -> tuple[torch.Tensor, ...]:
+        """Run `body` until it says stop.
+
+        Args:
+            trip: how many rounds at most; None for no limit.
+            start: whether to run the first round.
+            body: ``(i, *carried, *extra) -> (go_on, *carried, *rows)``.
+            carried: values handed from round to round.
+            extra: tensors and sizes that stay the same.
+            changing: for each carried value the axes whose size may change.
+            stops: whether `go_on` can be false before `trip` is reached.
+
+        Returns:
+            The last carried values, then each row output stacked along a new first axis.
+        """
+        return super().__call__(trip, start, body, tuple(carried), tuple(extra), tuple(map(tuple, changing)), stops)
+
+
+loop = _Loop()
+
+
+def _entry(carried: Sequence[torch.Tensor], changing: Sizes) -> list[torch.Tensor]:
+    """What the body is traced with: the round's number, and the carried values with changing sizes forgotten."""
+    number = torch.zeros((), dtype=torch.int64).clone()
+    return [number, *(_forgotten(value, axes) for value, axes in zip(carried, changing, strict=True))]
+
+
+def _forgotten(value: torch.Tensor, axes: Sequence[int]) -> torch.Tensor:
+    sizes = [fresh_size() if axis in axes else size for axis, size in enumerate(value.shape)]
+    return torch.empty(sizes, dtype=value.dtype, device=value.device)
+
+
+def fresh_size() -> torch.SymInt:
+    """A size nothing is known of but that it is one."""
+    mode = fake_mode()
+    size: torch.SymInt = mode.shape_env.create_unbacked_symint()
+    torch._check(size >= 0)
+    return size
+
+
+def fake_mode() -> Any:
+    """The mode in which torch.export runs the model, with its sizes."""
+    mode = torch._guards.detect_fake_mode()
+    assert mode is not None, "only under torch.export"
+    return mode
+
+
+@loop.py_impl(DispatchKey.CompositeExplicitAutograd)
+def _run(
+    trip: Any, start: torch.Tensor, body: Any, carried: Any, extra: Any, changing: Sizes, stops: bool
+) -> tuple[torch.Tensor, ...]:
+    values, rows, going, number = list(carried), [], bool(start), 0
+    while going and (trip is None or number < trip):
+        going, *outputs = body(torch.tensor(number), *values, *extra)
+        values, row = list(outputs[: len(carried)]), outputs[len(carried) :]
+        rows.append(row)
+        number += 1
+    return (*values, *(torch.stack(column) for column in zip(*rows, strict=True)))
+
+
+loop.py_autograd_impl(autograd_not_implemented(loop, deferred_error=True))
+
+
+@loop.py_impl(FakeTensorMode)
+def _fake(
+    mode: Any, trip: Any, start: torch.Tensor, body: Any, carried: Any, extra: Any, changing: Sizes, stops: bool
+) -> tuple[torch.Tensor, ...]:
+    with mode:
+        with mode.shape_env.ignore_fresh_unbacked_symbols():
+            _, *outputs = body(*_entry(carried, changing), *extra)
+        return _finals(trip, carried, outputs[len(carried) :], changing, stops)
+
+
+def _finals(trip: Any, carried: Any, rows: Any, changing: Sizes, stops: bool) -> tuple[torch.Tensor, ...]:
+    """What the loop gives, as far as it is known before it runs."""
+    last = [_forgotten(value, axes) for value, axes in zip(carried, changing, strict=True)]
+    rounds = fresh_size() if rows and (stops or trip is None) else trip
+    return (*last, *(torch.empty((rounds, *r.shape), dtype=r.dtype) for r in rows))
+
+
+@loop.py_impl(ProxyTorchDispatchMode)
+def _trace(
+    mode: Any, trip: Any, start: torch.Tensor, body: Any, carried: Any, extra: Any, changing: Sizes, stops: bool
+) -> tuple[torch.Tensor, ...]:
+    with disable_proxy_modes_tracing(), fake_mode().shape_env.ignore_fresh_unbacked_symbols():
+        graph = reenter_make_fx(body)(*_entry(carried, changing), *extra)
+    rows = _results(graph)[1 + len(carried) :]
+    arguments = (trip, start, graph, carried, extra, changing, stops)
+    return _recorded(mode, loop, arguments, {"round": graph}, lambda: _finals(trip, carried, rows, changing, stops))
+
+
+@loop.py_functionalize_impl
+def _functionalize(
+    ctx: Any, trip: Any, start: torch.Tensor, body: Any, carried: Any, extra: Any, changing: Sizes, stops: bool
+) -> Any:
+    with ctx.redispatch_to_next():
+        outputs = loop(
+            ctx.unwrap_tensors(trip),
+            ctx.unwrap_tensors(start),
+            ctx.functionalize(body),
+            ctx.unwrap_tensors(carried),
+            ctx.unwrap_tensors(extra),
+            changing,
+            stops,
+        )
+    return ctx.wrap_tensors(outputs)
+
+
+def translations() -> dict[Any, Callable[..., Any]]:
+    """Both operators in ONNX, for torch's translation table."""
+    return {choice: _translate_choice, loop: _translate_loop}
+
+
+def _translate_choice(test: Any, then: Any, otherwise: Any, inputs: Sequence[Any]) -> Any:
+    """ONNX's If, each branch a call of its function."""
+    from torch.onnx._internal.exporter._torchlib.ops.hop import call_op
+
+    given = _values(inputs, call_op)
+    branches = [_called(function, given) for function in (then, otherwise)]
+    graphs = [
+        ir.Graph((), call.outputs, nodes=[call], name=function.name)
+        for call, function in zip(branches, (then, otherwise), strict=True)
+    ]
+    return call_op("If", test, _num_outputs=len(then.outputs), then_branch=graphs[0], else_branch=graphs[1])
+
+
+def _called(function: ir.Function, inputs: Sequence[ir.Value | None]) -> ir.Node:
+    call = ir.Node(function.domain, function.name, inputs, num_outputs=len(function.outputs))
+    for own, output in zip(function.outputs, call.outputs, strict=True):
+        output.name = f"{own.name}_{function.name}"
+        output.type, output.shape = own.type, own.shape
+    return call
+
+
+def _translate_loop(
+    trip: Any, start: Any, body: Any, carried: Sequence[Any], extra: Sequence[Any], changing: Any, stops: bool
+) -> Any:
+    """ONNX's Loop around a call of the body."""
+    from torch.onnx._internal.exporter._torchlib.ops.hop import call_op
+
+    number = ir.Value(name=f"round_{body.name}", shape=ir.Shape([]), type=ir.TensorType(ir.DataType.INT64))
+    going = ir.Value(name=f"going_{body.name}", shape=ir.Shape([]), type=ir.TensorType(ir.DataType.BOOL))
+    inner = [
+        ir.Value(name=f"{value.name}_in_{body.name}", type=value.type, shape=_inner_shape(value, axes))
+        for value, axes in zip(carried, changing, strict=True)
+    ]
+    call = _called(body, [number, *inner, *_values(extra, call_op)])
+    graph = ir.Graph([number, going, *inner], call.outputs, nodes=[call], name=f"{body.name}_round")
+    (limit,) = _values([trip], call_op)
+    return call_op("Loop", limit, start, *carried, _num_outputs=len(call.outputs) - 1, body=graph)
+
+
+def _inner_shape(value: ir.Value, axes: Sequence[int]) -> ir.Shape | None:
+    if value.shape is None:
+        return None
+    return ir.Shape([None if axis in axes else size for axis, size in enumerate(value.shape)])
+
+
+def _values(given: Sequence[Any], call_op: Any) -> list[ir.Value | None]:
+    """Plain numbers as constants."""
+    return [
+        call_op("Constant", value=ir.tensor(v, dtype=ir.DataType.INT64))[0] if isinstance(v, int) else v for v in given
+    ]

@@ -1,0 +1,104 @@
+"""Which lines of which functions to rewrite, and the new code in place for the time of a capture."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import gc
+from collections.abc import Iterator, Sequence
+from types import CodeType, FunctionType
+
+from torchport.capture.places import Site
+from torchport.capture.rewrite import flow
+from torchport.capture.rewrite.refusal import RewriteError
+from torchport.capture.rewrite.source import compiled, function_of
+from torchport.capture.rewrite.transform import FLOW, rewrite, sites
+
+
+class Rewritten:
+    """One function with the lines to rewrite."""
+
+    def __init__(self, code: CodeType) -> None:
+        self.code = code
+        self.source, self.owner = function_of(code)
+        self.lines: set[int] = set()
+        self.new = code
+        self._made: list[CodeType] = []
+
+    def add(self, line: int) -> bool:
+        """Rewrite one more line; whether that changes anything."""
+        lines = self.lines | {line}
+        if sites(self.source, lines) == sites(self.source, self.lines):
+            return False
+        self._compile(lines)
+        return True
+
+    def remove(self, line: int) -> None:
+        self._compile(self.lines - {line})
+
+    def _compile(self, lines: set[int]) -> None:
+        self.new = compiled(rewrite(self.source, lines), self.owner, self.code) if lines else self.code
+        self._made.append(self.new)
+        self.lines = lines
+
+    def made(self, code: CodeType) -> bool:
+        """Whether a piece of code that ran is this function's, in any of its forms."""
+        return any(own is code or _holds(own, code) for own in (self.code, *self._made))
+
+    def text(self) -> str:
+        """The rewritten source, to read or to keep."""
+        return ast.unparse(rewrite(self.source, self.lines)).replace(FLOW, "flow")
+
+
+class Plan:
+    """The functions to rewrite."""
+
+    def __init__(self) -> None:
+        self.functions: list[Rewritten] = []
+
+    def add(self, site: Site) -> Rewritten | None:
+        """Rewrite what stands at a line; None if there is nothing that could be."""
+        code = self._root(site.codes)
+        function = next((f for f in self.functions if f.code is code), None)
+        if function is None:
+            function = Rewritten(code)
+            if not function.add(site.line):
+                return None
+            self.functions.append(function)
+            return function
+        return function if function.add(site.line) else None
+
+    def _root(self, codes: Sequence[CodeType]) -> CodeType:
+        """The function to rewrite for a place: of nested functions the outermost that ran, as it was written."""
+        code = codes[0]
+        for outer in codes[1:]:
+            if _holds(outer, code):
+                code = outer
+        return next((f.code for f in self.functions if f.made(code)), code)
+
+    @contextlib.contextmanager
+    def in_place(self) -> Iterator[None]:
+        """The new code in the user's functions, and `flow` where it finds it; all is put back."""
+        changed: list[tuple[FunctionType, CodeType]] = []
+        modules: list[dict[str, object]] = []
+        try:
+            for function in self.functions:
+                users = [f for f in gc.get_referrers(function.code) if isinstance(f, FunctionType)]
+                for user in users:
+                    if user.__code__ is function.code:
+                        changed.append((user, function.code))
+                        user.__code__ = function.new
+                        user.__globals__[FLOW] = flow
+                        modules.append(user.__globals__)
+                if not any(f.__code__ is function.new for f in users):
+                    raise RewriteError(f"{function.code.co_qualname} is made anew at each call; define it outside")
+            yield
+        finally:
+            for user, code in changed:
+                user.__code__ = code
+            for module in modules:
+                module.pop(FLOW, None)
+
+
+def _holds(outer: CodeType, inner: CodeType) -> bool:
+    return any(c is inner or _holds(c, inner) for c in outer.co_consts if isinstance(c, CodeType))

@@ -1,0 +1,600 @@
+"""Turn the control flow of a function into calls of `flow`, at the lines a capture stumbled over.
+
+`if` and loops become functions of the variables they change. A branch that returns takes the statements after the `if`
+with it, so that every way through ends in a `return`; `break` and `continue` end a round. All nodes keep their lines.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+from torchport.capture.rewrite import liveness
+from torchport.capture.rewrite.refusal import RewriteError
+
+FLOW = "__torchport_flow__"  # the name under which rewritten code finds `flow`
+
+_CALLS = {
+    "bool": "bool_",
+    "int": "int_",
+    "float": "float_",
+    "len": "len_",
+    "min": "min_",
+    "max": "max_",
+    "range": "range_",
+    "zip": "zip_",
+    "enumerate": "enumerate_",
+    "reversed": "reversed_",
+}
+_SIGNS: dict[type[ast.cmpop], str] = {
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+    ast.Eq: "==",
+    ast.NotEq: "!=",
+}
+
+Function = ast.FunctionDef
+Loop = ast.While | ast.For
+
+
+class RewriteLineError(RewriteError):
+    """A refusal found in the source, with its line."""
+
+    def __init__(self, text: str, line: int) -> None:
+        super().__init__(text)
+        self.line = line
+
+
+def sites(function: Function, lines: set[int]) -> set[int]:
+    """The ids of the nodes that the lines ask to rewrite.
+
+    Where there are any, every `.item()` and `float()` is one too: a branch takes tensors, and no numbers of its own.
+    """
+    chosen = {id(node) for node in ast.walk(function) if _is_site(node, lines)}
+    return chosen | {id(n) for n in ast.walk(function) if _is_item(n) or _is_float(n)} if chosen else chosen
+
+
+def _is_float(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "float"
+
+
+def _is_item(node: ast.AST) -> bool:
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "item"
+        and not node.args
+        and not node.keywords
+    )
+
+
+def _is_site(node: ast.AST, lines: set[int]) -> bool:
+    if isinstance(node, (ast.If, ast.While, ast.Assert)):
+        return _meets(node.test, lines)
+    if isinstance(node, ast.For):
+        return _meets(node.iter, lines) or node.lineno in lines
+    return _is_expression_site(node) and _meets(node, lines)
+
+
+def _is_expression_site(node: ast.AST) -> bool:
+    if isinstance(node, (ast.IfExp, ast.BoolOp, ast.ListComp)):
+        return not isinstance(node, ast.ListComp) or len(node.generators) == 1
+    if isinstance(node, ast.UnaryOp):
+        return isinstance(node.op, ast.Not)
+    if isinstance(node, ast.Compare):
+        return len(node.ops) > 1 and all(type(op) in _SIGNS for op in node.ops)
+    return isinstance(node, ast.Call) and _flow_name(node.func) is not None
+
+
+def _flow_name(function: ast.expr) -> str | None:
+    if isinstance(function, ast.Name):
+        return _CALLS.get(function.id)
+    return "sqrt_" if ast.unparse(function) == "math.sqrt" else None
+
+
+def _meets(node: Any, lines: set[int]) -> bool:
+    return any(line in lines for line in range(node.lineno, (node.end_lineno or node.lineno) + 1))
+
+
+def rewrite(function: Function, lines: set[int]) -> Function:
+    """The function with its control flow at `lines` rewritten; `function` itself stays as it is."""
+    function = copy.deepcopy(function)
+    return _Rewriter(function, sites(function, lines)).run()
+
+
+class _Rewriter:
+    def __init__(self, function: Function, chosen: set[int]) -> None:
+        self._function = function
+        self._chosen = chosen
+        self._names = {n.id for n in ast.walk(function) if isinstance(n, ast.Name)}
+        self._names |= {a.arg for a in ast.walk(function) if isinstance(a, ast.arg)}
+        for node in liveness.own_nodes(function.body):
+            if isinstance(node, (ast.Global, ast.Nonlocal, ast.Yield, ast.YieldFrom, ast.Await)):
+                raise RewriteLineError(
+                    f"a function with `{type(node).__name__.lower()}` cannot be rewritten", node.lineno
+                )
+
+    def run(self) -> Function:
+        function = self._function
+        arguments = function.args
+        given = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+        given += [a for a in (arguments.vararg, arguments.kwarg) if a is not None]
+        self._bound = {a.arg for a in given}
+        self._seen = set(self._bound)
+        body = list(function.body)
+        if any(self._leaves(s) for s in body) and not liveness.always_leaves(body):
+            body.append(ast.copy_location(ast.Return(ast.Constant(None)), body[-1]))
+        function.body = self._block(body, set(), tail=True)
+        return ast.fix_missing_locations(function)
+
+    def _touched(self, node: ast.AST) -> bool:
+        return any(id(n) in self._chosen for n in ast.walk(node))
+
+    def _leaves(self, statement: ast.stmt) -> bool:
+        """Whether something in a statement that becomes a function jumps out of it."""
+        for node in liveness.own_nodes([statement]):
+            if isinstance(node, ast.If) and id(node) in self._chosen and liveness.has_jump(node):
+                return True
+            if isinstance(node, (ast.While, ast.For)) and liveness.has_jump(node) and self._converts(node):
+                return True
+        return False
+
+    def _block(self, block: Sequence[ast.stmt], after: set[str], *, tail: bool) -> list[ast.stmt]:
+        """Rewrite a block.
+
+        Args:
+            block: its statements; in a tail every way through them ends in a return, or leaves the function.
+            after: the variables that matter at its end.
+            tail: whether nothing comes after it.
+        """
+        done: list[ast.stmt] = []
+        for number, statement in enumerate(block):
+            rest = list(block[number + 1 :])
+            live = liveness.before(rest, after)
+            if not self._touched(statement):
+                done.append(statement)
+                self._note(statement)
+                if isinstance(statement, (ast.Return, ast.Raise, ast.Break, ast.Continue)):
+                    break
+            elif isinstance(statement, ast.If):
+                statements = self._raises(statement)
+                if statements is not None:
+                    return done + self._checked(statements, rest, after, tail)
+                if self._leaves(statement):
+                    self._need_tail(statement, tail)
+                    return done + self._leaving_if(statement, rest)
+                done += self._if(statement, live)
+            elif isinstance(statement, (ast.While, ast.For)):
+                if self._converts(statement):
+                    loop, returned = self._loop(statement, live, rest)
+                    done += loop
+                    if returned is not None:
+                        self._need_tail(statement, tail)
+                        return done + self._block([returned, *rest], after, tail=True)
+                else:
+                    head = liveness.loop_head(statement, live)
+                    statement = self._expressions_of(statement)
+                    statement.body = self._block(statement.body, head, tail=False)
+                    done.append(statement)
+            else:
+                done.append(self._other(statement, live))
+                self._note(statement)
+                if isinstance(statement, (ast.Return, ast.Raise)):
+                    break
+        return done
+
+    def _note(self, statement: ast.stmt) -> None:
+        names = set(liveness.stored([statement]))
+        self._seen |= names
+        if not isinstance(statement, (ast.If, ast.While, ast.For, ast.Try)):
+            self._bound |= names
+
+    def _need_tail(self, statement: ast.stmt, tail: bool) -> None:
+        if not tail:
+            raise RewriteLineError(
+                "a jump out of `with`, `try` or a loop around it cannot be rewritten", statement.lineno
+            )
+
+    # --- if
+
+    def _raises(self, statement: ast.If) -> list[ast.stmt] | None:
+        """An `if` one side of which raises: a graph has no exceptions, so the other side it is."""
+        if id(statement) not in self._chosen:
+            return None
+        test: ast.expr
+        if statement.body and isinstance(statement.body[-1], ast.Raise):
+            test, raising, other = statement.test, statement.body, statement.orelse
+        elif statement.orelse and isinstance(statement.orelse[-1], ast.Raise):
+            test = ast.copy_location(ast.UnaryOp(ast.Not(), statement.test), statement.test)
+            raising, other = statement.orelse, statement.body
+            self._chosen |= {id(test)}
+        else:
+            return None
+        never = self._call("never", [self._expression(test)], statement)
+        check = ast.copy_location(ast.If(never, raising, []), statement)
+        return [check, *other]
+
+    def _checked(self, statements: list[ast.stmt], rest: list[ast.stmt], after: set[str], tail: bool) -> list[ast.stmt]:
+        check, *other = statements
+        return [check, *self._block([*other, *([] if liveness.always_leaves(other) else rest)], after, tail=tail)]
+
+    def _if(self, statement: ast.If, live: set[str]) -> list[ast.stmt]:
+        """An `if` that is left at its end only."""
+        test = self._expression(statement.test)
+        if id(statement) not in self._chosen:
+            statement.test = test
+            bound = set(self._bound)
+            statement.body = self._block(statement.body, live, tail=False)
+            then_bound, self._bound = self._bound, bound
+            statement.orelse = self._block(statement.orelse, live, tail=False)
+            self._bound &= then_bound
+            return [statement]
+        before, after, live = self._attributes(statement, [statement.body, statement.orelse], live)
+        state = self._state([*statement.body, *statement.orelse], live, statement.body, statement.orelse)
+        functions = [
+            self._inner(f"{word}_{statement.lineno}", state, block, live, statement)
+            for word, block in (("then", statement.body), ("otherwise", statement.orelse))
+        ]
+        call = self._call("cond", [test, *(_load(f.name) for f in functions), *map(_load, state)], statement)
+        return [*before, *self._unset(state, statement), *functions, self._assigned(state, call, statement), *after]
+
+    def _leaving_if(self, statement: ast.If, rest: list[ast.stmt]) -> list[ast.stmt]:
+        """An `if` with a return in it: what follows goes into both sides, and it becomes the last statement."""
+        test = self._expression(statement.test)
+        body = statement.body if liveness.always_leaves(statement.body) else [*statement.body, *self._again(rest)]
+        orelse = statement.orelse if liveness.always_leaves(statement.orelse) else [*statement.orelse, *rest]
+        if id(statement) not in self._chosen:
+            statement.test = test
+            bound, seen = set(self._bound), set(self._seen)
+            statement.body = self._block(body, set(), tail=True)
+            self._bound, self._seen = bound, seen
+            statement.orelse = self._block(orelse, set(), tail=True)
+            return [statement]
+        if liveness.stored_attributes([*body, *orelse]):
+            raise RewriteLineError("a branch that returns sets an attribute", statement.lineno)
+        state = self._state([*body, *orelse], set(), body, orelse)
+        functions = [
+            self._inner(f"{word}_{statement.lineno}", state, block, None, statement)
+            for word, block in (("then", body), ("otherwise", orelse))
+        ]
+        call = self._call("cond", [test, *(_load(f.name) for f in functions), *map(_load, state)], statement)
+        return [*self._unset(state, statement), *functions, ast.copy_location(ast.Return(call), statement)]
+
+    def _again(self, block: list[ast.stmt]) -> list[ast.stmt]:
+        """A copy of statements, with the same of its nodes chosen."""
+        copies = copy.deepcopy(block)
+        for old, new in zip(block, copies, strict=True):
+            for a, b in zip(ast.walk(old), ast.walk(new), strict=True):
+                if id(a) in self._chosen:
+                    self._chosen.add(id(b))
+        self._copies = [*getattr(self, "_copies", []), copies]  # keeps them alive, and so their ids theirs
+        return copies
+
+    # --- loops
+
+    def _converts(self, statement: Loop) -> bool:
+        """Whether a loop must become a function: it was asked for, or something in it was that jumps."""
+        if id(statement) in self._chosen:
+            return True
+        return any(
+            isinstance(node, ast.If) and id(node) in self._chosen and liveness.has_jump(node)
+            for node in liveness.own_nodes(statement.body)
+        )
+
+    def _loop(self, statement: Loop, live: set[str], rest: list[ast.stmt]) -> tuple[list[ast.stmt], ast.If | None]:
+        """A loop as a call; and an `if` to put after it when the loop returns from the function."""
+        if statement.orelse:
+            raise RewriteLineError("a loop with `else` cannot be rewritten", statement.lineno)
+        line = statement.lineno
+        returns = any(isinstance(n, ast.Return) for n in liveness.own_nodes(statement.body))
+        returned, answer = self._fresh(f"returned_{line}"), self._fresh(f"answer_{line}")
+        if returns:
+            live = live | {returned, answer}
+        before, after, live = self._attributes(statement, [statement.body], live)
+        head = liveness.loop_head(statement, live)
+        target = set(liveness.stored([statement.target])) if isinstance(statement, ast.For) else set()
+        state = [n for n in liveness.stored(statement.body) if n in head and n not in target]
+        state += [n for n in target if n in live]
+        if returns:
+            state += [returned, answer]
+            before = [*before, _assign(returned, ast.Constant(False), statement)]
+            self._bound.add(returned)
+        body = self._round_body(statement, state, (returned, answer))
+        iterated = self._expression(statement.iter) if isinstance(statement, ast.For) else None
+        unset = self._unset(state, statement)
+        arguments = list(state)
+        if isinstance(statement, ast.For):
+            simple = isinstance(statement.target, ast.Name) and statement.target.id not in state
+            item = statement.target.id if simple else self._fresh(f"item_{line}")  # type: ignore[attr-defined]
+            if not simple:
+                body.insert(0, ast.copy_location(ast.Assign([statement.target], _load(item)), statement))
+            arguments = [item, *state]
+        step = self._inner(f"round_{line}", arguments, body, None, statement)
+        if iterated is not None:
+            call = self._call("for_loop", [iterated, _load(step.name), *map(_load, state)], statement)
+            functions = [step]
+        else:
+            assert isinstance(statement, ast.While)
+            question = ast.copy_location(ast.Return(self._expression(statement.test)), statement)
+            test = self._define(self._fresh(f"test_{line}"), state, [question], statement)
+            functions = [test, step]
+            call = self._call("while_loop", [_load(test.name), _load(step.name), *map(_load, state)], statement)
+        done = [*before, *unset, *functions, self._assigned(state, call, statement), *after]
+        if not returns:
+            return done, None
+        leave = ast.If(_load(returned), [ast.Return(_load(answer))], [])
+        ast.copy_location(leave, statement)
+        ast.fix_missing_locations(leave)
+        self._chosen |= {id(leave)}
+        self._copies = [*getattr(self, "_copies", []), [leave]]
+        return done, leave
+
+    def _round_body(self, statement: Loop, state: list[str], names: tuple[str, str]) -> list[ast.stmt]:
+        """The body of a loop as the body of a function: jumps become returns of whether to stop, and the state."""
+        jumps = _Jumps(state, names)
+        body = [new for s in statement.body for new in jumps.statement(s)]
+        return body if liveness.always_leaves(body) else [*body, jumps.leave(False, statement)]
+
+    # --- pieces
+
+    def _state(self, changed: list[ast.stmt], live: set[str], *blocks: list[ast.stmt]) -> list[str]:
+        """The variables a piece changes and that matter after it, or are read in it before they are set."""
+        wanted = set(live)
+        for block in blocks:
+            wanted |= liveness.before(block, set(live))
+        return [n for n in liveness.stored(changed) if n in wanted]
+
+    def _unset(self, state: list[str], at: ast.stmt) -> list[ast.stmt]:
+        """Give variables that may have no value yet one that says so."""
+        new: list[ast.stmt] = []
+        for name in state:
+            if name in self._bound:
+                continue
+            if name in self._seen:
+                empty = ast.arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[])
+                value: ast.expr = self._call("bound", [ast.Lambda(empty, _load(name))], at)
+            else:
+                value = ast.Attribute(_load(FLOW), "UNSET", ast.Load())
+            new.append(_assign(name, value, at))
+            self._bound.add(name)
+        return new
+
+    def _inner(
+        self, name: str, state: list[str], block: list[ast.stmt], live: set[str] | None, at: ast.stmt
+    ) -> ast.FunctionDef:
+        """A branch or a round as a function. With `live`, it is left at its end only and gives the state back."""
+        bound, seen = set(self._bound), set(self._seen)
+        self._bound |= set(state)
+        if live is None:
+            body = self._block(block, set(), tail=True)
+            if not liveness.always_leaves(body):
+                body.append(ast.copy_location(ast.Return(ast.Constant(None)), at))
+        else:
+            body = self._block(block, live | set(state), tail=False)
+            body.append(ast.copy_location(ast.Return(ast.Tuple([_load(n) for n in state], ast.Load())), at))
+        self._bound, self._seen = bound, seen
+        return self._define(self._fresh(name), state, body, at)
+
+    def _define(self, name: str, parameters: list[str], body: list[ast.stmt], at: ast.stmt) -> ast.FunctionDef:
+        arguments = ast.arguments(
+            posonlyargs=[], args=[ast.arg(p) for p in parameters], kwonlyargs=[], kw_defaults=[], defaults=[]
+        )
+        function = ast.FunctionDef(name=name, args=arguments, body=body, decorator_list=[])
+        if hasattr(function, "type_params") or "type_params" in ast.FunctionDef._fields:
+            function.type_params = []  # type: ignore[attr-defined]
+        return ast.fix_missing_locations(ast.copy_location(function, at))
+
+    def _fresh(self, name: str) -> str:
+        new, number = name, 2
+        while new in self._names:
+            new, number = f"{name}_{number}", number + 1
+        self._names.add(new)
+        return new
+
+    def _assigned(self, state: list[str], call: ast.expr, at: ast.stmt) -> ast.stmt:
+        self._bound |= set(state)
+        if not state:
+            return ast.copy_location(ast.Expr(call), at)
+        targets = ast.Tuple([ast.Name(n, ast.Store()) for n in state], ast.Store())
+        return ast.fix_missing_locations(ast.copy_location(ast.Assign([targets], call), at))
+
+    def _attributes(
+        self, statement: ast.stmt, blocks: list[list[ast.stmt]], live: set[str]
+    ) -> tuple[list[ast.stmt], list[ast.stmt], set[str]]:
+        """Attributes a piece sets become variables for its time: loaded before, stored after."""
+        before: list[ast.stmt] = []
+        after: list[ast.stmt] = []
+        for owner, attribute in liveness.stored_attributes([s for block in blocks for s in block]):
+            name = self._fresh(f"{owner}_{attribute}")
+            rename = _RenameAttribute(owner, attribute, name)
+            for block in blocks:
+                block[:] = [rename.visit(s) for s in block]
+            if isinstance(statement, ast.While):
+                statement.test = rename.visit(statement.test)
+            get = self._call("attribute", [_load(owner), ast.Constant(attribute)], statement)
+            before.append(_assign(name, get, statement))
+            target = ast.Attribute(_load(owner), attribute, ast.Store())
+            after.append(ast.copy_location(ast.Assign([target], _load(name)), statement))
+            live = live | {name}
+            self._bound.add(name)
+        for s in after:
+            ast.fix_missing_locations(s)
+        return before, after, live
+
+    def _other(self, statement: ast.stmt, live: set[str]) -> ast.stmt:
+        """Statements that only hold others, and plain ones with expressions to rewrite."""
+        if isinstance(statement, ast.With):
+            statement.items = [self._expressions_in(i) for i in statement.items]
+            statement.body = self._block(statement.body, live, tail=liveness.always_leaves(statement.body))
+            return statement
+        if isinstance(statement, ast.Try):
+            raise RewriteLineError("control flow on tensors inside `try` cannot be rewritten", statement.lineno)
+        if isinstance(statement, ast.FunctionDef):
+            inner = _Rewriter(statement, self._chosen)
+            inner._names = self._names
+            return inner.run()
+        if isinstance(statement, ast.Assert):
+            test = self._expression(statement.test)
+            if id(statement) in self._chosen:
+                test = self._call("holds", [test], statement)
+            statement.test = test
+            return statement
+        return self._expressions_in(statement)
+
+    def _expressions_of(self, statement: Loop) -> Loop:
+        if isinstance(statement, ast.For):
+            statement.iter = self._expression(statement.iter)
+        else:
+            statement.test = self._expression(statement.test)
+        return statement
+
+    def _expression(self, node: ast.expr) -> ast.expr:
+        rewritten: ast.expr = self._expressions_in(node)
+        return rewritten
+
+    def _expressions_in(self, node: Any) -> Any:
+        return _Expressions(self._chosen).visit(node)
+
+    def _call(self, name: str, arguments: list[ast.expr], at: ast.AST) -> ast.expr:
+        return _flow_call(name, arguments, at)
+
+
+def _flow_call(name: str, arguments: list[ast.expr], at: ast.AST) -> ast.expr:
+    call = ast.Call(ast.Attribute(_load(FLOW), name, ast.Load()), arguments, [])
+    return ast.fix_missing_locations(ast.copy_location(call, at))
+
+
+def _load(name: str) -> ast.Name:
+    return ast.Name(name, ast.Load())
+
+
+def _assign(name: str, value: ast.expr, at: ast.stmt) -> ast.stmt:
+    statement = ast.Assign([ast.Name(name, ast.Store())], value)
+    return ast.fix_missing_locations(ast.copy_location(statement, at))
+
+
+def _thunk(body: ast.expr) -> ast.Lambda:
+    empty = ast.arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[])
+    return ast.Lambda(empty, body)
+
+
+class _Expressions(ast.NodeTransformer):
+    """Conditional expressions, `and`, `or`, `not`, chained comparisons, comprehensions and conversions."""
+
+    def __init__(self, chosen: set[int]) -> None:
+        self._chosen = chosen
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        chosen = id(node) in self._chosen
+        node = self.generic_visit(node)
+        if not chosen or not isinstance(node, ast.expr):
+            return node
+        new = self._rewritten(node)
+        return ast.fix_missing_locations(ast.copy_location(new, node))
+
+    def _rewritten(self, node: ast.expr) -> ast.expr:
+        if isinstance(node, ast.IfExp):
+            return _flow_call("cond", [node.test, _thunk(node.body), _thunk(node.orelse)], node)
+        if isinstance(node, ast.BoolOp):
+            name = "and_" if isinstance(node.op, ast.And) else "or_"
+            return _flow_call(name, [node.values[0], *map(_thunk, node.values[1:])], node)
+        if isinstance(node, ast.UnaryOp):
+            return _flow_call("not_", [node.operand], node)
+        if isinstance(node, ast.Compare):
+            arguments: list[ast.expr] = [node.left]
+            for sign, right in zip(node.ops, node.comparators, strict=True):
+                arguments += [ast.Constant(_SIGNS[type(sign)]), _thunk(right)]
+            return _flow_call("compare", arguments, node)
+        if isinstance(node, ast.ListComp):
+            return self._collected(node)
+        assert isinstance(node, ast.Call)
+        if _is_item(node):
+            assert isinstance(node.func, ast.Attribute)
+            return _flow_call("item_", [node.func.value], node)
+        function = _flow_name(node.func)
+        assert function is not None
+        node.func = ast.Attribute(_load(FLOW), function, ast.Load())
+        return node
+
+    def _collected(self, node: ast.ListComp) -> ast.expr:
+        (generator,) = node.generators
+        parts = [node.elt, *generator.ifs]
+        if isinstance(generator.target, ast.Name):
+            parameter = generator.target.id
+        else:
+            parameter = "item_"
+            parts = [_Unpacked(generator.target, parameter).visit(p) for p in parts]
+        arguments = ast.arguments(posonlyargs=[], args=[ast.arg(parameter)], kwonlyargs=[], kw_defaults=[], defaults=[])
+        keep = [ast.Lambda(arguments, parts[1] if len(parts) == 2 else ast.BoolOp(ast.And(), parts[1:]))]
+        return _flow_call(
+            "collect", [generator.iter, ast.Lambda(arguments, parts[0]), *(keep if generator.ifs else [])], node
+        )
+
+
+class _Unpacked(ast.NodeTransformer):
+    """Names of a tuple target as indices into the item: ``i, (a, b)`` gives ``item[0]``, ``item[1][0]``."""
+
+    def __init__(self, target: ast.expr, parameter: str) -> None:
+        self._paths: dict[str, ast.expr] = {}
+        self._walk(target, _load(parameter))
+
+    def _walk(self, target: ast.expr, path: ast.expr) -> None:
+        if isinstance(target, ast.Name):
+            self._paths[target.id] = path
+        elif isinstance(target, (ast.Tuple, ast.List)):
+            for number, part in enumerate(target.elts):
+                self._walk(part, ast.Subscript(path, ast.Constant(number), ast.Load()))
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        path = self._paths.get(node.id)
+        return node if path is None else ast.copy_location(copy.deepcopy(path), node)
+
+
+class _RenameAttribute(ast.NodeTransformer):
+    def __init__(self, owner: str, attribute: str, name: str) -> None:
+        self._owner, self._attribute, self._name = owner, attribute, name
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        self.generic_visit(node)
+        if isinstance(node.value, ast.Name) and (node.value.id, node.attr) == (self._owner, self._attribute):
+            return ast.copy_location(ast.Name(self._name, node.ctx), node)
+        return node
+
+
+class _Jumps:
+    """Break, continue and return inside a loop that becomes a function."""
+
+    def __init__(self, state: list[str], names: tuple[str, str]) -> None:
+        self._state = state
+        self._returned, self._answer = names
+
+    def leave(self, stop: bool, at: ast.stmt) -> ast.stmt:
+        values: list[ast.expr] = [ast.Constant(stop), *map(_load, self._state)]
+        return ast.fix_missing_locations(ast.copy_location(ast.Return(ast.Tuple(values, ast.Load())), at))
+
+    def statement(self, s: ast.stmt, *, own: bool = True) -> list[ast.stmt]:
+        if isinstance(s, ast.Return):
+            value = s.value or ast.Constant(None)
+            return [
+                _assign(self._answer, value, s),
+                _assign(self._returned, ast.Constant(True), s),
+                self.leave(True, s),
+            ]
+        if own and isinstance(s, ast.Break):
+            return [self.leave(True, s)]
+        if own and isinstance(s, ast.Continue):
+            return [self.leave(False, s)]
+        if isinstance(s, (ast.FunctionDef, ast.ClassDef)):
+            return [s]
+        own = own and not isinstance(s, (ast.While, ast.For))
+        for field in ("body", "orelse", "finalbody"):
+            block = getattr(s, field, None)
+            if isinstance(block, list):
+                setattr(s, field, [new for inner in block for new in self.statement(inner, own=own)])
+        for handler in getattr(s, "handlers", []):
+            handler.body = [new for inner in handler.body for new in self.statement(inner, own=own)]
+        return [s]

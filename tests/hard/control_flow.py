@@ -1,0 +1,499 @@
+# ruff: noqa: N812, RET504, SIM108 - written as users write
+"""Models whose Python control flow depends on tensors or on sizes that vary, each of another kind."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class TwoLayers(nn.Module):
+    """Parameters inside the branches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        if x.sum() > 0:
+            y = self.a(x)
+        else:
+            y = self.b(x) * 2
+        return y + 1
+
+
+class Chain(nn.Module):
+    """elif, nested, numbers that differ between branches."""
+
+    def forward(self, x):
+        m = x.mean()
+        if m > 0.5:
+            y = x * 2
+            z = 1.0
+        elif m > 0:
+            y = x + 3
+            z = 2.0
+        elif m > -0.5:
+            if x.max() > 1:
+                y = x - 1
+            else:
+                y = -x
+            z = 0.5
+        else:
+            y = x / 2
+            z = 3.0
+        return y * z
+
+
+class EarlyReturn(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(4, 4)
+
+    def forward(self, x):
+        if x.abs().max() > 3:
+            return x.clamp(-1, 1)
+        h = self.a(x)
+        if h.sum() < 0:
+            h = -h
+            if h.mean() > 0.3:
+                return h * 2
+        return h + x
+
+
+class Words(nn.Module):
+    """and, or, not, a chained comparison, a conditional expression."""
+
+    def forward(self, x):
+        y = x.flip(0) - 0.5
+        if (x.sum() > 0 and not (y.sum() > 0)) or x.max() > 2:
+            x = x + 1
+        if 0 < x.mean() < 1:
+            x = x * 3
+        return x + y if x.sum() > y.sum() else x - y
+
+
+def helper(v, w):
+    if v.sum() > 0:
+        return v * w
+    return v - w
+
+
+class Part(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.randn(4))
+
+    def forward(self, x):
+        if (x > self.w).any():
+            return helper(x, self.w)
+        return x
+
+
+class Checked(nn.Module):
+    """A submodule, a helper function, assert and raise on tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.part, self.layer = Part(), nn.Linear(4, 4)
+
+    def forward(self, x):
+        assert x.sum() < 1e6, "too big"
+        if torch.isnan(x).any():
+            raise ValueError("not a number")
+        return self.part(self.layer(x))
+
+
+class OneSided(nn.Module):
+    """Different variables set in the branches."""
+
+    def forward(self, x):
+        big = x.sum() > 0
+        if big:
+            a = x * 2
+        else:
+            b = x - 1
+        if big:
+            return a
+        return b
+
+
+class Halve(nn.Module):
+    def forward(self, x):
+        n = 0
+        while x.norm() > 1:
+            x = x / 2
+            n += 1
+        return x, n
+
+
+class Recurrence(nn.Module):
+    """for over range(size), state carried, results collected and concatenated."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.GRUCell(4, 4)
+
+    def forward(self, x):
+        h = torch.zeros(1, 4)
+        outs = []
+        for i in range(x.shape[0]):
+            h = self.cell(x[i : i + 1], h)
+            outs.append(h)
+        return torch.cat(outs, 0)
+
+
+class Picky(nn.Module):
+    """for over rows with break and continue, a list of unknown length."""
+
+    def forward(self, x):
+        total = torch.zeros(4)
+        seen = []
+        for row in x:
+            if row.sum() < -2:
+                break
+            if row[0] < 0:
+                continue
+            total = total + row
+            seen.append(row * 2)
+        return total, torch.stack(seen) if len(seen) > 0 else torch.zeros(0, 4)
+
+
+class Find(nn.Module):
+    """return out of a loop."""
+
+    def forward(self, x):
+        for i, row in enumerate(x):
+            if row.sum() > 1:
+                return row * i
+        return x[0] * 0
+
+
+class Differences(nn.Module):
+    """The first round is another than the rest."""
+
+    def forward(self, x):
+        previous = None
+        total = 0
+        for row in x:
+            if previous is not None:
+                total = total + (row - previous).abs()
+            else:
+                total = total + row * 0
+            previous = row
+        return total
+
+
+class Best(nn.Module):
+    def forward(self, x):
+        best = x[0]
+        place = 0
+        for i in range(1, len(x)):
+            if x[i].sum() > best.sum():
+                best = x[i]
+                place = i
+        return best, place
+
+
+class Backwards(nn.Module):
+    def forward(self, x):
+        h = torch.zeros(x.shape[-1])
+        states = []
+        for t in reversed(range(x.shape[0])):
+            h = 0.5 * h + x[t]
+            states.append(h)
+        return torch.stack(states[::-1])
+
+
+class Table(nn.Module):
+    """A loop in a loop."""
+
+    def forward(self, x):
+        out = []
+        for i in range(x.shape[0]):
+            row = []
+            for j in range(x.shape[1]):
+                row.append(x[i, j] * (i + 2 * j))
+            out.append(torch.stack(row))
+        return torch.stack(out)
+
+
+class WriteRows(nn.Module):
+    """Rows written in place."""
+
+    def forward(self, x):
+        out = torch.zeros_like(x)
+        for i in range(x.size(0)):
+            if x[i].sum() > 0:
+                out[i] = x[i] * 2
+            else:
+                out[i] -= 1
+        return out
+
+
+class Comprehension(nn.Module):
+    def forward(self, x):
+        return torch.stack([row * row.max() for row in x])
+
+
+class PadToFour(nn.Module):
+    """A condition on a size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(4, 5, 3, padding=1)
+
+    def forward(self, x):
+        x = x.t().unsqueeze(0)
+        length = x.shape[-1]
+        if length % 4:
+            x = F.pad(x, (0, 4 - length % 4))
+        return F.avg_pool1d(self.conv(x), 4)
+
+
+class WholeNumbers(nn.Module):
+    """int(), float() and len() of sizes."""
+
+    def forward(self, x):
+        k = int(x.shape[0] / 2)
+        return x[:k] * float(x.shape[0]) + len(x)
+
+
+class ToTheEnd(nn.Module):
+    """A sequence that grows until a token says stop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.out = nn.Embedding(10, 8), nn.Linear(8, 10)
+
+    def forward(self, x):
+        tokens = x[:, :2].abs().long() % 10
+        while tokens.shape[1] < 9:
+            following = self.out(self.embed(tokens).mean(1)).argmax(-1, keepdim=True)
+            tokens = torch.cat([tokens, following], 1)
+            if (following == 3).all():
+                break
+        return tokens
+
+
+class EarlyExit(nn.Module):
+    """A loop over layers that returns when it is sure."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+        self.heads = nn.ModuleList(nn.Linear(4, 3) for _ in range(3))
+
+    def forward(self, x):
+        for layer, head in zip(self.layers, self.heads, strict=True):
+            x = torch.relu(layer(x))
+            logits = head(x)
+            if logits.softmax(-1).max(-1).values.min() > 0.4:
+                return logits
+        return logits
+
+
+class Experts(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = nn.Linear(4, 3)
+        self.experts = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x):
+        chosen = self.gate(x).argmax(-1)
+        out = torch.zeros_like(x)
+        for i, expert in enumerate(self.experts):
+            mine = chosen == i
+            if mine.any():
+                out[mine] = expert(x[mine])
+        return out
+
+
+class Remembers(nn.Module):
+    """An attribute and a buffer changed in a branch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+
+    def forward(self, x):
+        if x.abs().max() > 1:
+            self.calls += 1
+            self.last = x / x.abs().max()
+        else:
+            self.last = x
+        return self.last + self.calls
+
+
+class Parent(nn.Module):
+    def forward(self, x):
+        return x * 3
+
+
+class Child(Parent):
+    """super() and a private name inside a branch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.__k = 4.0
+
+    def forward(self, x):
+        if x.mean() > 0:
+            return super().forward(x) + self.__k
+        x = super().forward(-x)
+        return x
+
+
+class Inner(nn.Module):
+    """A function inside forward, with a variable from outside."""
+
+    def forward(self, x):
+        scale = 2.0
+
+        def inner(v):
+            if v.max() > 1:
+                return v * scale
+            return v / scale
+
+        return inner(x) + inner(-x)
+
+
+class Numbers(nn.Module):
+    """.item(), float() and bool() in conditions, across a method."""
+
+    def fits(self, x):
+        return bool((x > -3).all()) and x.sum().item() < 4
+
+    def forward(self, x):
+        rate = float(x.std())
+        k = 1 if rate > 1.0 else 3
+        peak = x.max().item()
+        if peak > 1:
+            x = x / peak
+        return x * k * rate + 1 if self.fits(x) else x - 1
+
+
+class Keys(nn.Module):
+    """A dict changed in the branches."""
+
+    def forward(self, x):
+        out = {"a": x, "b": x * 0}
+        if x.sum() > 0:
+            out["a"] = x + 1
+            out["b"] = x * 2
+        else:
+            out["b"] = x - 5
+        return out
+
+
+class OtherSizes(nn.Module):
+    """Branches that give other sizes."""
+
+    def forward(self, x):
+        if x.sum() > 0:
+            y = x[:1]
+        else:
+            y = torch.cat([x, x])
+        return y * 2
+
+
+class Forever(nn.Module):
+    """while True with a break."""
+
+    def forward(self, x):
+        steps = torch.zeros(())
+        while True:
+            x = x * 0.5
+            steps = steps + 1
+            if x.abs().max() < 0.1:
+                break
+        return x, steps
+
+
+def doubled_or_less(x):
+    if bool(x.sum() > 0):
+        return x * 2
+    return x - 1
+
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)
+    scripted = torch.jit.script(doubled_or_less)
+
+
+class CallsScripted(nn.Module):
+    """A function compiled by TorchScript, with a branch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return scripted(self.layer(x))
+
+
+REWRITTEN: dict[str, Any] = {
+    model.__name__: model
+    for model in (
+        TwoLayers,
+        Chain,
+        EarlyReturn,
+        Words,
+        Checked,
+        OneSided,
+        Halve,
+        Recurrence,
+        Picky,
+        Find,
+        Differences,
+        Best,
+        Backwards,
+        Table,
+        WriteRows,
+        Comprehension,
+        PadToFour,
+        WholeNumbers,
+        ToTheEnd,
+        EarlyExit,
+        Experts,
+        Remembers,
+        Child,
+        Inner,
+        Numbers,
+        Keys,
+        OtherSizes,
+        Forever,
+        CallsScripted,
+    )
+}
+
+
+class OtherTypes(nn.Module):
+    def forward(self, x):
+        if x.sum() > 0:
+            return x.long()
+        return x
+
+
+class Generator(nn.Module):
+    def forward(self, x):
+        def rows():
+            for row in x:
+                if row.sum() > 0:
+                    yield row
+
+        return sum(rows())
+
+
+class Tried(nn.Module):
+    def forward(self, x):
+        try:
+            if x.sum() > 0:
+                x = x + 1
+        finally:
+            x = x * 2
+        return x

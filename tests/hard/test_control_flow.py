@@ -1,0 +1,128 @@
+"""Control flow on tensors survives the export, and the user's model stays as it was."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from typing import Any
+
+import control_flow
+import numpy as np
+import pytest
+import torch
+
+import torchport as tp
+from torchport.capture.rewrite.reading import plan_by_reading
+
+DYNAMIC = {"x": {0: "batch"}}
+
+
+def unseen() -> list[torch.Tensor]:
+    """Inputs of sizes and values that neither the example nor the proof has."""
+    random = torch.Generator().manual_seed(77)
+    made = [torch.randn(size, 4, generator=random) * scale for size in (1, 2, 6) for scale in (0.3, 1.5, 6.0)]
+    return [sign * x + shift for x in made for sign, shift in ((1, 0.0), (-1, 0.2), (1, -0.7))]
+
+
+def answers(model: torch.nn.Module, x: torch.Tensor) -> list[np.ndarray[Any, Any]]:
+    with torch.no_grad():
+        given = model(x.clone())
+    given = list(given.values()) if isinstance(given, dict) else given
+    return [np.asarray(v) for v in (given if isinstance(given, (list, tuple)) else [given])]
+
+
+def made(name: str) -> torch.nn.Module:
+    torch.manual_seed(3)
+    return control_flow.REWRITTEN[name]().eval()
+
+
+@pytest.mark.parametrize("name", control_flow.REWRITTEN)
+def test_control_flow_gives_pytorchs_answers_at_unseen_values_and_sizes(name: str) -> None:
+    model = made(name)
+    code = type(model).forward.__code__
+    exported = tp.export(model, (torch.randn(3, 4),), dynamic=DYNAMIC)
+    assert exported.route == "rewrite", [str(a) for a in exported.attempts]
+    assert type(model).forward.__code__ is code
+    assert "__torchport_flow__" not in vars(control_flow)
+    session = tp.session(exported.model)
+    for x in unseen():
+        expected = answers(copy.deepcopy(model), x)
+        given = list(session.run({"x": x.numpy()}).values())
+        for own, theirs in zip(given, expected, strict=True):
+            assert own.shape == theirs.shape
+            np.testing.assert_allclose(own, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", control_flow.REWRITTEN)
+def test_rewritten_code_is_the_same_function_in_plain_pytorch(name: str) -> None:
+    model = made(name)
+    plan, refused = plan_by_reading(model)
+    assert not refused
+    expected = [answers(copy.deepcopy(model), x) for x in unseen()]
+    with plan.in_place():
+        given = [answers(copy.deepcopy(model), x) for x in unseen()]
+    for own, theirs in zip(given, expected, strict=True):
+        assert all(np.array_equal(a, b) for a, b in zip(own, theirs, strict=True))
+
+
+def refusal(model: torch.nn.Module) -> str:
+    with pytest.raises(tp.CaptureError) as caught:
+        tp.export(model.eval(), (torch.randn(3, 4),), dynamic=DYNAMIC, route="rewrite")
+    return str(caught.value)
+
+
+def line_of(model: type, text: str) -> int:
+    lines, first = inspect.getsourcelines(model)
+    return first + next(n for n, line in enumerate(lines) if text in line)
+
+
+def test_branches_of_different_types_are_refused_with_line_and_reason() -> None:
+    text = refusal(control_flow.OtherTypes())
+    assert "int64 in one branch and float32 in the other" in text
+    assert f"control_flow.py:{line_of(control_flow.OtherTypes, 'return x.long()')}" in text
+
+
+def test_a_generator_is_refused_with_its_line() -> None:
+    text = refusal(control_flow.Generator())
+    assert "yield" in text
+    assert "control_flow.py:" in text
+
+
+def test_try_is_refused_with_its_line() -> None:
+    text = refusal(control_flow.Tried())
+    assert "inside `try`" in text
+    assert f"control_flow.py:{line_of(control_flow.Tried, 'try:')}" in text
+
+
+def test_a_model_without_such_control_flow_names_no_line() -> None:
+    assert "named no line to rewrite" in refusal(control_flow.Parent())
+
+
+def test_functions_are_put_back_after_a_failure() -> None:
+    code = control_flow.OtherTypes.forward.__code__
+    refusal(control_flow.OtherTypes())
+    assert control_flow.OtherTypes.forward.__code__ is code
+    assert "__torchport_flow__" not in vars(control_flow)
+
+
+def test_the_source_can_be_shown_and_kept() -> None:
+    model = made("EarlyReturn")
+    text = tp.rewrite(model, (torch.randn(3, 4),), dynamic=DYNAMIC)
+    assert text == tp.rewrite(model)
+    kept: dict[str, Any] = {"torch": torch}
+    exec(text, kept)
+    for x in unseen():
+        np.testing.assert_array_equal(np.asarray(kept["EarlyReturn"].forward(model, x).detach()), answers(model, x)[0])
+
+
+def test_nothing_to_rewrite_is_said() -> None:
+    assert tp.rewrite(torch.nn.Linear(4, 4)).startswith("# nothing to rewrite")
+    assert tp.rewrite(torch.nn.Linear(4, 4), (torch.randn(3, 4),)).startswith("# nothing to rewrite")
+
+
+def test_only_lines_the_capture_named_are_rewritten() -> None:
+    model = made("Words")
+    everything = tp.rewrite(model)
+    with_example = tp.rewrite(model, (torch.randn(3, 4),), dynamic=DYNAMIC)
+    assert with_example.count("flow.cond") == 3
+    assert everything.count("flow.cond") == 3
