@@ -16,8 +16,16 @@ from typing import Any
 import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-from torchport.capture.rewrite.items import Enumerated, Items, Range, Reversed, Zipped, items_of
-from torchport.capture.rewrite.lifting import active_modes, listed_tensors, rehearse, sizes_in, together, with_inputs
+from torchport.capture.rewrite.items import Enumerated, Items, Numbers, Range, Reversed, Zipped, items_of
+from torchport.capture.rewrite.lifting import (
+    active_modes,
+    listed_tensors,
+    rehearse,
+    sizes_in,
+    together,
+    unrecorded,
+    with_inputs,
+)
 from torchport.capture.rewrite.loops import Loop
 from torchport.capture.rewrite.merging import UNSET, as_number_tensor, merged
 from torchport.capture.rewrite.operators import choice
@@ -36,7 +44,8 @@ def cond(test: Any, then: Callable[..., Any], otherwise: Callable[..., Any], *st
     outside = together(first.outside, second.outside, listed_tensors(state))
     written = together(first.written, second.written)
     names = _parameters(then)
-    plan, spec, _, _ = merged(first.result, second.result, lambda n: _named(names, n))
+    with unrecorded():
+        plan, spec = merged(first.result, second.result, lambda n: _named(names, n))
     modes = active_modes()
     moving = [n for n, leaf in enumerate(plan) if leaf.kind not in ("constant", "unset")]
 
@@ -189,12 +198,12 @@ def _truth(value: Any) -> Any:
 
 
 def and_(first: Any, *rest: Callable[[], Any]) -> Any:
-    """`first and rest...`; tensors are all evaluated."""
+    """`first and rest...`, each looked at only if those before it hold."""
     return _joined(first, rest, True)
 
 
 def or_(first: Any, *rest: Callable[[], Any]) -> Any:
-    """`first or rest...`; tensors are all evaluated."""
+    """`first or rest...`, each looked at only if none before it holds."""
     return _joined(first, rest, False)
 
 
@@ -202,14 +211,17 @@ def _joined(value: Any, rest: tuple[Callable[[], Any], ...], goes_on: bool) -> A
     for number, further in enumerate(rest):
         truth = _truth(value)
         if not isinstance(truth, bool):
-            other = _truth(_joined(further(), rest[number + 1 :], goes_on))
-            if isinstance(other, bool):
-                return truth if other is goes_on else other
-            return torch.logical_and(truth, other) if goes_on else torch.logical_or(truth, other)
+            others = functools.partial(_joined_truth, further, rest[number + 1 :], goes_on)
+            settled = functools.partial(_same, not goes_on)
+            return cond(truth, others, settled) if goes_on else cond(truth, settled, others)
         if truth is not goes_on:
             return value
         value = further()
     return value
+
+
+def _joined_truth(first: Callable[[], Any], rest: tuple[Callable[[], Any], ...], goes_on: bool) -> Any:
+    return _truth(_joined(first(), rest, goes_on))
 
 
 def not_(value: Any) -> Any:
@@ -271,7 +283,8 @@ def int_(value: Any = 0, *base: Any) -> Any:
 def float_(value: Any = 0.0) -> Any:
     """`float(value)`, without fixing a size or a tensor's value."""
     if isinstance(value, torch.Tensor) and torch.compiler.is_exporting():
-        return value.reshape(()).to(torch.get_default_dtype())
+        exact = value.dtype in (torch.float32, torch.float64)
+        return value.reshape(()).to(value.dtype if exact else torch.get_default_dtype())
     if isinstance(value, (torch.SymInt, torch.SymFloat)):
         return torch.sym_float(value)
     return builtins.float(value)
@@ -281,9 +294,9 @@ def item_(value: Any) -> Any:
     """`value.item()`: a whole number may be a size; any other stays a tensor without axes."""
     if not isinstance(value, torch.Tensor) or not torch.compiler.is_exporting():
         return value.item()
-    if value.dtype.is_floating_point or value.dtype is torch.bool:
-        return value.reshape(())
-    return value.item()
+    if value.dtype.is_floating_point:
+        return float_(value)
+    return value.reshape(()) if value.dtype is torch.bool else value.item()
 
 
 def len_(value: Any) -> Any:
@@ -304,7 +317,10 @@ def max_(*values: Any, **options: Any) -> Any:
 
 
 def _extreme(plain: Any, symbolic: Any, of_tensors: Any, values: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    given = list(values[0]) if builtins.len(values) == 1 else list(values)
+    stacked = _stacked(values[0]) if builtins.len(values) == 1 else None
+    if stacked is not None:
+        return _number(stacked.amax(0) if plain is builtins.max else stacked.amin(0), values[0])
+    given = builtins.list(values[0]) if builtins.len(values) == 1 else builtins.list(values)
     tensors = [v for v in given if isinstance(v, torch.Tensor)]
     if not options and torch.compiler.is_exporting() and tensors:
         given = [v if isinstance(v, torch.Tensor) else torch.full((), v, dtype=tensors[0].dtype) for v in given]
@@ -326,6 +342,60 @@ def sqrt_(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value.sqrt()
     return torch.sym_sqrt(value) if isinstance(value, (torch.SymInt, torch.SymFloat)) else math.sqrt(value)
+
+
+def list_(value: Any = ()) -> Any:
+    """`list(value)`; of a tensor or a list of unknown length, one of unknown length."""
+    if isinstance(value, (Rows, Numbers)):
+        return value
+    if isinstance(value, torch.Tensor) and not isinstance(value.shape[0], int):
+        return Rows(value)
+    return builtins.list(value)
+
+
+def tolist_(value: Any) -> Any:
+    """`value.tolist()`, without fixing how many there are."""
+    if isinstance(value, torch.Tensor) and value.dim() == 1 and not isinstance(value.shape[0], int):
+        return Numbers(value)
+    return value.tolist()
+
+
+def sum_(values: Any, start: Any = 0) -> Any:
+    stacked = _stacked(values)
+    return builtins.sum(values, start) if stacked is None else _number(stacked.sum(0), values) + start
+
+
+def any_(values: Any) -> Any:
+    return _quantified(values, builtins.any, torch.any)
+
+
+def all_(values: Any) -> Any:
+    return _quantified(values, builtins.all, torch.all)
+
+
+def _quantified(values: Any, plain: Callable[..., Any], of_tensor: Callable[..., Any]) -> Any:
+    stacked = _stacked(values)
+    if stacked is None and isinstance(values, builtins.list) and builtins.any(_open_truth(v) for v in values):
+        stacked = torch.stack(
+            [as_number_tensor(t, torch.bool) if isinstance(t, bool) else t for t in map(_truth, values)]
+        )
+    return plain(values) if stacked is None else of_tensor(stacked)
+
+
+def _open_truth(value: Any) -> bool:
+    return not isinstance(_truth(value), bool)
+
+
+def _stacked(values: Any) -> torch.Tensor | None:
+    """The one tensor behind a list of unknown length."""
+    if isinstance(values, Rows):
+        return values.tensor()
+    return values.tensor if isinstance(values, Numbers) else None
+
+
+def _number(value: torch.Tensor, of: Any) -> Any:
+    """Whole numbers that came from a list of numbers are numbers again."""
+    return item_(value) if isinstance(of, Numbers) else value
 
 
 def range_(*arguments: Any) -> Any:

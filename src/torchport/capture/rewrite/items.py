@@ -34,6 +34,20 @@ class TensorRows(Items):
         return self._tensor.select(0, index)
 
 
+class Numbers(Items):
+    """`tensor.tolist()` of a tensor with one axis."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+
+    def length(self) -> Any:
+        return self.tensor.shape[0]
+
+    def at(self, index: Any) -> Any:
+        number = self.tensor.select(0, index)
+        return number if number.dtype.is_floating_point or number.dtype is torch.bool else number.item()
+
+
 class Listed(Items):
     def __init__(self, values: Sequence[Any]) -> None:
         self._values = values

@@ -4,7 +4,7 @@
 caller must be one of its inputs. A rehearsal on fake tensors finds out which; the real run replaces each by the input
 that stands for it. Tensors the function writes to are found the same way.
 
-The mode by which torch.export handles symbolic indices is private to torch; it is taken from the stack as it is.
+The stack of modes is private to torch; one of them is how torch.export handles symbolic indices.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ from types import FunctionType
 from typing import Any
 
 import torch
-from torch._export.non_strict_utils import _NonStrictTorchFunctionHandler
-from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
+from torch.fx.experimental import proxy_tensor
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils import _pytree as pytree
 
 from torchport.capture.rewrite.items import Items
 from torchport.capture.rewrite.operators import fake_mode
-from torchport.capture.rewrite.rows import Rows, StackedRows
+from torchport.capture.rewrite.rows import Rows
 
 
 class _Boundary(TorchFunctionMode):
@@ -87,7 +86,7 @@ def rehearse(function: Callable[..., Any], *arguments: Any) -> Rehearsal:
 @contextlib.contextmanager
 def unrecorded() -> Iterator[None]:
     """Nothing done here becomes part of the graph."""
-    with disable_proxy_modes_tracing(), fake_mode().shape_env.ignore_fresh_unbacked_symbols():
+    with proxy_tensor.disable_proxy_modes_tracing(), fake_mode().shape_env.ignore_fresh_unbacked_symbols():
         yield
 
 
@@ -140,10 +139,12 @@ def listed_tensors(value: Any) -> list[torch.Tensor]:
 
 
 def active_modes() -> list[TorchFunctionMode]:
-    """The modes that a branch needs as its surroundings have them: an operator takes them off on its way."""
-    return [
-        m for m in _get_current_function_mode_stack() if isinstance(m, (_NonStrictTorchFunctionHandler, StackedRows))
-    ]
+    """The modes that a branch needs as its surroundings have them: an operator takes them off on its way.
+
+    Not this file's own, and not those of torch's tracer, which puts up its own for each graph.
+    """
+    modes = _get_current_function_mode_stack()
+    return [m for m in modes if not isinstance(m, _Boundary) and type(m).__module__ != proxy_tensor.__name__]
 
 
 def with_inputs(

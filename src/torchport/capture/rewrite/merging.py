@@ -120,9 +120,7 @@ def flatten(value: Any) -> tuple[list[Any], pytree.TreeSpec]:
     return pytree.tree_flatten(value, is_leaf=is_list_leaf)
 
 
-def merged(
-    left: Any, right: Any, name: Callable[[int], str]
-) -> tuple[list[Leaf], pytree.TreeSpec, list[Any], list[Any]]:
+def merged(left: Any, right: Any, name: Callable[[int], str]) -> tuple[list[Leaf], pytree.TreeSpec]:
     """How to carry the results of two branches.
 
     Args:
@@ -131,7 +129,7 @@ def merged(
         name: what to call the n-th value in a refusal.
 
     Returns:
-        A plan for each value, their structure, and the values of both sides in it.
+        A plan for each value, and their structure.
     """
     left, right = _aligned(left, right)
     values, spec = flatten(left)
@@ -139,7 +137,7 @@ def merged(
     if spec != other_spec:
         raise RewriteError(f"the two branches give different structures: {_shown(left)} and {_shown(right)}")
     plan = [_leaf(a, b, name(n)) for n, (a, b) in enumerate(zip(values, others, strict=True))]
-    return plan, spec, values, others
+    return plan, spec
 
 
 def _aligned(left: Any, right: Any) -> tuple[Any, Any]:
@@ -230,4 +228,4 @@ def _shown(value: Any) -> str:
         return f"a {type(value).__name__} of {len(value)}"
     if isinstance(value, dict):
         return f"a dict with the keys {', '.join(map(str, value))}"
-    return repr(value)
+    return "a function" if callable(value) and not isinstance(value, type) else repr(value)

@@ -27,6 +27,11 @@ _CALLS = {
     "zip": "zip_",
     "enumerate": "enumerate_",
     "reversed": "reversed_",
+    "list": "list_",
+    "tuple": "list_",
+    "sum": "sum_",
+    "any": "any_",
+    "all": "all_",
 }
 _SIGNS: dict[type[ast.cmpop], str] = {
     ast.Lt: "<",
@@ -54,40 +59,45 @@ def sites(function: Function, lines: set[int]) -> set[int]:
 
     Where there are any, every `.item()` and `float()` is one too: a branch takes tensors, and no numbers of its own.
     """
-    chosen = {id(node) for node in ast.walk(function) if _is_site(node, lines)}
-    return chosen | {id(n) for n in ast.walk(function) if _is_item(n) or _is_float(n)} if chosen else chosen
+    own = {n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    own |= {a.arg for a in ast.walk(function) if isinstance(a, ast.arg)}  # variables called `max` or `len`
+    chosen = {id(n) for n in ast.walk(function) if _is_site(n, lines) and not _calls_any(n, own)}
+    return chosen | {id(n) for n in ast.walk(function) if _is_method(n, "item") or _is_float(n)} if chosen else chosen
+
+
+def _calls_any(node: ast.AST, names: set[str]) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names
 
 
 def _is_float(node: ast.AST) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "float"
 
 
-def _is_item(node: ast.AST) -> bool:
-    return (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr == "item"
-        and not node.args
-        and not node.keywords
-    )
+def _is_method(node: ast.AST, name: str) -> bool:
+    """A call of a method without arguments."""
+    if not isinstance(node, ast.Call) or node.args or node.keywords:
+        return False
+    return isinstance(node.func, ast.Attribute) and node.func.attr == name
 
 
 def _is_site(node: ast.AST, lines: set[int]) -> bool:
     if isinstance(node, (ast.If, ast.While, ast.Assert)):
         return _meets(node.test, lines)
     if isinstance(node, ast.For):
-        return _meets(node.iter, lines) or node.lineno in lines
+        return _meets(node.iter, lines)
     return _is_expression_site(node) and _meets(node, lines)
 
 
 def _is_expression_site(node: ast.AST) -> bool:
-    if isinstance(node, (ast.IfExp, ast.BoolOp, ast.ListComp)):
-        return not isinstance(node, ast.ListComp) or len(node.generators) == 1
+    if isinstance(node, (ast.IfExp, ast.BoolOp)):
+        return True
+    if isinstance(node, (ast.ListComp, ast.GeneratorExp)):
+        return len(node.generators) == 1
     if isinstance(node, ast.UnaryOp):
         return isinstance(node.op, ast.Not)
     if isinstance(node, ast.Compare):
         return len(node.ops) > 1 and all(type(op) in _SIGNS for op in node.ops)
-    return isinstance(node, ast.Call) and _flow_name(node.func) is not None
+    return isinstance(node, ast.Call) and (_flow_name(node.func) is not None or _is_method(node, "tolist"))
 
 
 def _flow_name(function: ast.expr) -> str | None:
@@ -509,18 +519,17 @@ class _Expressions(ast.NodeTransformer):
             for sign, right in zip(node.ops, node.comparators, strict=True):
                 arguments += [ast.Constant(_SIGNS[type(sign)]), _thunk(right)]
             return _flow_call("compare", arguments, node)
-        if isinstance(node, ast.ListComp):
+        if isinstance(node, (ast.ListComp, ast.GeneratorExp)):
             return self._collected(node)
         assert isinstance(node, ast.Call)
-        if _is_item(node):
-            assert isinstance(node.func, ast.Attribute)
-            return _flow_call("item_", [node.func.value], node)
+        if isinstance(node.func, ast.Attribute) and node.func.attr in ("item", "tolist"):
+            return _flow_call(f"{node.func.attr}_", [node.func.value], node)
         function = _flow_name(node.func)
         assert function is not None
         node.func = ast.Attribute(_load(FLOW), function, ast.Load())
         return node
 
-    def _collected(self, node: ast.ListComp) -> ast.expr:
+    def _collected(self, node: ast.ListComp | ast.GeneratorExp) -> ast.expr:
         (generator,) = node.generators
         parts = [node.elt, *generator.ifs]
         if isinstance(generator.target, ast.Name):

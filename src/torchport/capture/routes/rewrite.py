@@ -12,6 +12,7 @@ import torch
 from torchport.capture.blame import line_of_error, place, site_of_error
 from torchport.capture.guards import Guard
 from torchport.capture.places import Site
+from torchport.capture.rewrite.looks import sites_looked_at
 from torchport.capture.rewrite.operators import translations
 from torchport.capture.rewrite.plan import Plan, Rewritten
 from torchport.capture.rewrite.refusal import RewriteError
@@ -40,6 +41,7 @@ def rewritten_program(request: Request, repairs: list[str]) -> tuple[Plan, torch
     by_size: list[tuple[Rewritten, int]] = []  # rewritten for a condition on sizes, which may also be left as it is
     banned: set[int] = set()
     failure: CaptureError | None = None
+    looked = False
     for _ in range(_TRIES):
         try:
             with plan.in_place(), torch.no_grad(), StackedRows():
@@ -49,6 +51,10 @@ def rewritten_program(request: Request, repairs: list[str]) -> tuple[Plan, torch
             assert cause is not None
             site = site_of_error(cause)
             if _rewritable(cause) and site is not None and _add(plan, site) is not None:
+                if not looked:
+                    looked = True
+                    for other in sites_looked_at(request.call, request.tensors):
+                        _add(plan, other)
                 continue
             failure = failure or _refused(cause, error, plan)
             if by_size:
