@@ -1,7 +1,7 @@
-"""`x[i] = value` with an `i` that is a tensor of one number.
+"""`x[i] = value` with an `i` that is a tensor of one number, `x[:, n] = value` with an `n` that is a symbolic size.
 
-torch.export asks for the number's value there, and stops. Reading `x[i]` it handles; for writing, the same place as a
-tensor of one place is one it does not have to look at.
+torch.export asks for the number's value there, or takes no symbol at all. Reading it handles; for writing, a place that
+a tensor says becomes a list of one place, and one that a size says a view to write to.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from torch.overrides import TorchFunctionMode
 
 from torchport.capture.blame import line_of_error
 
-NAME = "writing at a place a tensor says"
+NAME = "writing at a place a tensor or a size says"
 _WRITES = re.compile(r"\]\s*(//|\*\*|[-+*/@%&|^])?=(?!=)")
 
 
 def knows(error: Exception) -> bool:
-    return "data-dependent" in str(error) and _WRITES.search(line_of_error(error)) is not None
+    text = str(error)
+    return ("data-dependent" in text or "got SymInt" in text) and _WRITES.search(line_of_error(error)) is not None
 
 
 @contextlib.contextmanager
@@ -32,14 +33,34 @@ def repaired(target: Any) -> Iterator[bool]:
 
 class _Places(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.Tensor.__setitem__:
-            tensor, index, value = args
-            index = tuple(map(_listed, index)) if isinstance(index, tuple) else _listed(index)
-            return func(tensor, index, value)
-        return func(*args, **(kwargs or {}))
+        if func is not torch.Tensor.__setitem__:
+            return func(*args, **(kwargs or {}))
+        tensor, index, value = args
+        parts = index if isinstance(index, tuple) else (index,)
+        if any(isinstance(p, torch.SymInt) for p in parts) and not any(isinstance(p, torch.Tensor) for p in parts):
+            _view(tensor, parts).copy_(value if isinstance(value, torch.Tensor) else torch.full((), value))
+            return None
+        return func(tensor, tuple(map(_listed, parts)) if isinstance(index, tuple) else _listed(index), value)
 
 
 def _listed(index: Any) -> Any:
     """A single place as a list of one."""
     single = isinstance(index, torch.Tensor) and index.dim() == 0 and index.dtype in (torch.int64, torch.int32)
     return index.reshape(1) if single else index
+
+
+def _view(tensor: torch.Tensor, parts: tuple[Any, ...]) -> torch.Tensor:
+    """`tensor[parts]` by numbers, slices, None and `...`, step by step."""
+    axis = 0
+    for number, part in enumerate(parts):
+        if part is Ellipsis:
+            axis = tensor.dim() - sum(p is not None for p in parts[number + 1 :])
+        elif part is None:
+            tensor = tensor.unsqueeze(axis)
+            axis += 1
+        elif isinstance(part, slice):
+            tensor = torch.ops.aten.slice.Tensor(tensor, axis, part.start, part.stop, part.step or 1)
+            axis += 1
+        else:
+            tensor = tensor.select(axis, part)
+    return tensor

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
+from torchport.capture.rewrite.attributes import carrying
 from torchport.capture.rewrite.items import Enumerated, Items, Numbers, Range, Reversed, Zipped, items_of
 from torchport.capture.rewrite.lifting import (
     active_modes,
@@ -27,7 +28,7 @@ from torchport.capture.rewrite.lifting import (
     with_inputs,
 )
 from torchport.capture.rewrite.loops import Loop
-from torchport.capture.rewrite.merging import UNSET, as_number_tensor, merged
+from torchport.capture.rewrite.merging import UNSET, as_number_tensor, copies, fitted, merged
 from torchport.capture.rewrite.operators import choice
 from torchport.capture.rewrite.refusal import RewriteError
 from torchport.capture.rewrite.rows import Rows
@@ -41,6 +42,13 @@ def cond(test: Any, then: Callable[..., Any], otherwise: Callable[..., Any], *st
     if isinstance(truth, bool):
         return (then if truth else otherwise)(*state)
     first, second = rehearse(then, *copies(state)), rehearse(otherwise, *copies(state))
+    places = list(dict.fromkeys([*first.changed, *second.changed]))
+    if places:
+        sides = [carrying(side, places) for side in (then, otherwise)]
+        values, result = cond(truth, *sides, *(p.get() for p in places), *state)
+        for place, value in zip(places, values, strict=True):
+            place.set(value)
+        return result
     outside = together(first.outside, second.outside, listed_tensors(state))
     written = together(first.written, second.written)
     names = _parameters(then)
@@ -52,7 +60,7 @@ def cond(test: Any, then: Callable[..., Any], otherwise: Callable[..., Any], *st
     def branch(function: Callable[..., Any]) -> Callable[..., tuple[torch.Tensor, ...]]:
         def run(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
             result, stand_ins = with_inputs(function, copies(state), outside, inputs, modes)
-            values = spec.flatten_up_to(result)
+            values = fitted(result, spec)
             after = [s for s, o in zip(stand_ins, outside, strict=True) if any(o is w for w in written)]
             return tuple(t.clone() for t in (*(plan[n].to_tensor(values[n]) for n in moving), *after))
 
@@ -158,21 +166,6 @@ def _unrolled(iterator: Iterator[Any], step: Callable[..., Any], state: tuple[An
 
 def _skipped(*state: Any) -> Any:
     return (True, *state)
-
-
-def copies(state: tuple[Any, ...]) -> list[Any]:
-    """Containers copied, so that what a rehearsal puts into them is not seen outside."""
-    return [_copied(value) for value in state]
-
-
-def _copied(value: Any) -> Any:
-    if isinstance(value, Rows):
-        return value.copy()
-    if type(value) is list:
-        return [_copied(v) for v in value]
-    if type(value) is dict:
-        return {k: _copied(v) for k, v in value.items()}
-    return value
 
 
 def _truth(value: Any) -> Any:
@@ -454,8 +447,3 @@ def bound(value: Callable[[], Any]) -> Any:
         return value()
     except NameError:
         return UNSET
-
-
-def attribute(owner: Any, name: str) -> Any:
-    """An attribute that may not be there yet."""
-    return getattr(owner, name, UNSET)

@@ -21,6 +21,7 @@ from torch.fx.experimental import proxy_tensor
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils import _pytree as pytree
 
+from torchport.capture.rewrite.attributes import Place, undone
 from torchport.capture.rewrite.items import Items
 from torchport.capture.rewrite.operators import fake_mode
 from torchport.capture.rewrite.rows import Rows
@@ -66,21 +67,23 @@ class Rehearsal:
         result: its result, any structure.
         outside: the tensors it took from outside.
         written: those of them it wrote to.
+        changed: the attributes of the model it set.
     """
 
     result: Any
     outside: list[torch.Tensor]
     written: list[torch.Tensor]
+    changed: list[Place]
 
 
 def rehearse(function: Callable[..., Any], *arguments: Any) -> Rehearsal:
     """Run a function on fake tensors; nothing of it is recorded."""
-    with unrecorded(), _Boundary() as boundary:
+    with unrecorded(), undone() as changed, _Boundary() as boundary:
         result = function(*arguments)
         result = pytree.tree_map_only(torch.Tensor, boundary.inside, result)
     pairs = list(boundary.outside.values())
     written = [tensor for tensor, copy in pairs if copy._version > 0]
-    return Rehearsal(result, [tensor for tensor, _ in pairs], written)
+    return Rehearsal(result, [tensor for tensor, _ in pairs], written, changed)
 
 
 @contextlib.contextmanager

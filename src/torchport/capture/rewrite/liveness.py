@@ -63,16 +63,6 @@ def _comprehension_targets(nodes: Sequence[ast.AST]) -> set[str]:
     return inner - outer
 
 
-def stored_attributes(nodes: Sequence[ast.AST]) -> list[tuple[str, str]]:
-    """Attributes of variables that are set: ``self.h = ...`` gives ``("self", "h")``."""
-    found = {
-        (node.value.id, node.attr): None
-        for node in own_nodes(nodes)
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and isinstance(node.value, ast.Name)
-    }
-    return list(found)
-
-
 def loads(*nodes: ast.AST | None) -> set[str]:
     """Every variable that is read, inside nested functions too."""
     return {

@@ -10,11 +10,14 @@ import torch
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
+from torchport.capture.rewrite.attributes import carrying
 from torchport.capture.rewrite.lifting import active_modes, rehearse, sizes_in, unrecorded, with_inputs
 from torchport.capture.rewrite.merging import (
     Number,
     Unset,
     as_number_tensor,
+    copies,
+    fitted,
     flatten,
     from_number_tensor,
     number_type,
@@ -202,6 +205,24 @@ class Loop:
         self._sizes = sizes
 
     def run(self, state: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The state after the loop; attributes of the model that it sets are set."""
+        places = rehearse(self._round, tuple(copies(state)), torch.zeros((), dtype=torch.int64)).changed
+        if not places:
+            return self._run(state)
+        step = carrying(self._step, places)
+
+        def whole(number: torch.Tensor, *now: Any) -> Any:
+            values, (stop, *new) = step(*now[: len(places)], number, *now[len(places) :])
+            return (stop, *values, *new)
+
+        names = [*(p.key for p in places), *self._names]
+        loop = Loop(whole, self._trip, self._start, names, self._sizes)
+        values = loop._run((*(p.get() for p in places), *state))
+        for place, value in zip(places, values, strict=False):
+            place.set(value)
+        return values[len(places) :]
+
+    def _run(self, state: tuple[Any, ...]) -> tuple[Any, ...]:
         carried, spec, outside, written, stops = self._rehearse(state)
         modes = active_modes()
         moving = [c for c in carried if c.kind != "constant"]
@@ -216,7 +237,7 @@ class Loop:
             rest = inputs[len(kept) :]
             result, after = with_inputs(self._step, (number, *spec.unflatten(now)), [*written, *outside], rest, modes)
             stop, *new = result
-            leaves = spec.flatten_up_to(tuple(new))
+            leaves = fitted(tuple(new), spec)
             going = torch.logical_not(stop) if isinstance(stop, torch.Tensor) else torch.full((), not stop)
             pairs = list(zip(carried, leaves, strict=True))
             outputs = [c.tensor(v) for c, v in pairs if c.kind != "constant" and not c.one_row]
@@ -290,14 +311,12 @@ class Loop:
 
     def _fitted(self, spec: Any, new: tuple[Any, ...]) -> list[Any]:
         try:
-            return list(spec.flatten_up_to(new))
+            return fitted(new, spec)
         except ValueError as error:
             raise RewriteError(f"the loop changes the structure of its variables: {error}") from error
 
     def _lists_as_rows(self, state: tuple[Any, ...]) -> tuple[Any, ...]:
         """Lists that a round makes longer; missing values in the structure they get."""
-        from torchport.capture.rewrite.flow import copies
-
         number = torch.zeros((), dtype=torch.int64)
         known = _known_symbols()
         rehearsal = rehearse(self._round, tuple(copies(state)), number)

@@ -120,6 +120,10 @@ def flatten(value: Any) -> tuple[list[Any], pytree.TreeSpec]:
     return pytree.tree_flatten(value, is_leaf=is_list_leaf)
 
 
+class DifferentBranchesError(RewriteError):
+    """What two branches give cannot become one; what comes after them may go into both instead."""
+
+
 def merged(left: Any, right: Any, name: Callable[[int], str]) -> tuple[list[Leaf], pytree.TreeSpec]:
     """How to carry the results of two branches.
 
@@ -135,9 +139,21 @@ def merged(left: Any, right: Any, name: Callable[[int], str]) -> tuple[list[Leaf
     values, spec = flatten(left)
     others, other_spec = flatten(right)
     if spec != other_spec:
-        raise RewriteError(f"the two branches give different structures: {_shown(left)} and {_shown(right)}")
+        raise DifferentBranchesError(f"the two branches give different structures: {_shown(left)} and {_shown(right)}")
     plan = [_leaf(a, b, name(n)) for n, (a, b) in enumerate(zip(values, others, strict=True))]
     return plan, spec
+
+
+def fitted(value: Any, spec: pytree.TreeSpec) -> list[Any]:
+    """The values of a structure; a missing one stands for all that would be in it."""
+    if spec.is_leaf():
+        return [value]
+    if isinstance(value, Unset):
+        return [value] * spec.num_leaves
+    values = value.values() if isinstance(value, dict) else value
+    if not isinstance(value, (dict, list, tuple)) or len(values) != spec.num_children:
+        return list(spec.flatten_up_to(value))
+    return [leaf for child, part in zip(spec.children(), values, strict=True) for leaf in fitted(part, child)]
 
 
 def _aligned(left: Any, right: Any) -> tuple[Any, Any]:
@@ -195,7 +211,7 @@ def _leaf(left: Any, right: Any, name: str) -> Leaf:
         return Leaf("number", dtype=_common_number(left, right))
     if isinstance(left, (torch.Tensor, *Number)) and isinstance(right, (torch.Tensor, *Number)):
         return _tensor_leaf(left, right, name)
-    raise RewriteError(f"{name} is {_shown(left)} in one branch and {_shown(right)} in the other")
+    raise DifferentBranchesError(f"{name} is {_shown(left)} in one branch and {_shown(right)} in the other")
 
 
 def _common_number(left: Any, right: Any) -> torch.dtype:
@@ -208,12 +224,12 @@ def _tensor_leaf(left: Any, right: Any, name: str) -> Leaf:
         left, right = right, left
     if not isinstance(right, torch.Tensor):
         if left.dim() or torch.promote_types(left.dtype, number_type(right)) != left.dtype:
-            raise RewriteError(f"{name} is {_shown(left)} in one branch and the number {right} in the other")
+            raise DifferentBranchesError(f"{name} is {_shown(left)} in one branch and the number {right} in the other")
         return Leaf("tensor", dtype=left.dtype)
     if left.dtype != right.dtype:
-        raise RewriteError(f"{name} has type {_type(left)} in one branch and {_type(right)} in the other")
+        raise DifferentBranchesError(f"{name} has type {_type(left)} in one branch and {_type(right)} in the other")
     if left.dim() != right.dim():
-        raise RewriteError(f"{name} has rank {left.dim()} in one branch and {right.dim()} in the other")
+        raise DifferentBranchesError(f"{name} has rank {left.dim()} in one branch and {right.dim()} in the other")
     return Leaf("tensor", dtype=left.dtype)
 
 
@@ -229,3 +245,18 @@ def _shown(value: Any) -> str:
     if isinstance(value, dict):
         return f"a dict with the keys {', '.join(map(str, value))}"
     return "a function" if callable(value) and not isinstance(value, type) else repr(value)
+
+
+def copies(state: tuple[Any, ...]) -> list[Any]:
+    """Containers copied, so that what a rehearsal puts into them is not seen outside."""
+    return [_copied(value) for value in state]
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, Rows):
+        return value.copy()
+    if type(value) is list:
+        return [_copied(v) for v in value]
+    if type(value) is dict:
+        return {k: _copied(v) for k, v in value.items()}
+    return value

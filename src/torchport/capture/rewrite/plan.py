@@ -22,6 +22,7 @@ class Rewritten:
         self.code = code
         self.source, self.owner = function_of(code)
         self.lines: set[int] = set()
+        self.splits: frozenset[int] = frozenset()
         self.new = code
         self._made: list[CodeType] = []
 
@@ -36,8 +37,17 @@ class Rewritten:
     def remove(self, line: int) -> None:
         self._compile(self.lines - {line})
 
+    def split(self, line: int) -> bool:
+        """Let all that follows an `if` go into both of its sides; whether that is news."""
+        if line in self.splits:
+            return False
+        self.splits |= {line}
+        self._compile(self.lines)
+        return True
+
     def _compile(self, lines: set[int]) -> None:
-        self.new = compiled(rewrite(self.source, lines), self.owner, self.code) if lines else self.code
+        new = rewrite(self.source, lines, self.splits)
+        self.new = compiled(new, self.owner, self.code) if lines else self.code
         self._made.append(self.new)
         self.lines = lines
 
@@ -47,7 +57,7 @@ class Rewritten:
 
     def text(self) -> str:
         """The rewritten source, to read or to keep."""
-        return ast.unparse(rewrite(self.source, self.lines)).replace(FLOW, "flow")
+        return ast.unparse(rewrite(self.source, self.lines, self.splits)).replace(FLOW, "flow")
 
 
 class Plan:
@@ -67,6 +77,11 @@ class Plan:
             self.functions.append(function)
             return function
         return function if function.add(site.line) else None
+
+    def split(self, site: Site) -> bool:
+        """Let what follows the `if` at a place go into both of its sides; whether that changes anything."""
+        code = self._root(site.codes)
+        return any(f.code is code and f.split(site.line) for f in self.functions)
 
     def _root(self, codes: Sequence[CodeType]) -> CodeType:
         """The function to rewrite for a place: of nested functions the outermost that ran, as it was written."""

@@ -110,16 +110,44 @@ def _meets(node: Any, lines: set[int]) -> bool:
     return any(line in lines for line in range(node.lineno, (node.end_lineno or node.lineno) + 1))
 
 
-def rewrite(function: Function, lines: set[int]) -> Function:
-    """The function with its control flow at `lines` rewritten; `function` itself stays as it is."""
+def rewrite(function: Function, lines: set[int], splits: frozenset[int] = frozenset()) -> Function:
+    """The function with its control flow at `lines` rewritten; `function` itself stays as it is.
+
+    Args:
+        function: as it was written.
+        lines: what to rewrite.
+        splits: lines of an `if` whose two sides cannot be brought together: all that follows goes into both.
+    """
     function = copy.deepcopy(function)
-    return _Rewriter(function, sites(function, lines)).run()
+    chosen = sites(function, lines)
+    return _Rewriter(_with_statements(function, splits, chosen), chosen, splits).run()
+
+
+def _with_statements(function: Function, splits: frozenset[int], chosen: set[int]) -> Function:
+    """``y = a if test else b`` as an `if` statement, where it is to be split."""
+
+    class Statements(ast.NodeTransformer):
+        def visit_Assign(self, node: ast.Assign) -> ast.stmt:
+            if not isinstance(node.value, ast.IfExp) or node.value.lineno not in splits:
+                return node
+            sides = [ast.copy_location(ast.Assign(copy.deepcopy(node.targets), v), node) for v in _sides(node.value)]
+            statement = ast.copy_location(ast.If(node.value.test, [sides[0]], [sides[1]]), node)
+            chosen.add(id(statement))
+            return statement
+
+    rewritten: Function = Statements().visit(function) if splits else function
+    return rewritten
+
+
+def _sides(expression: ast.IfExp) -> list[ast.expr]:
+    return [expression.body, expression.orelse]
 
 
 class _Rewriter:
-    def __init__(self, function: Function, chosen: set[int]) -> None:
+    def __init__(self, function: Function, chosen: set[int], splits: frozenset[int]) -> None:
         self._function = function
         self._chosen = chosen
+        self._splits = splits
         self._names = {n.id for n in ast.walk(function) if isinstance(n, ast.Name)}
         self._names |= {a.arg for a in ast.walk(function) if isinstance(a, ast.arg)}
         for node in liveness.own_nodes(function.body):
@@ -147,11 +175,14 @@ class _Rewriter:
     def _leaves(self, statement: ast.stmt) -> bool:
         """Whether something in a statement that becomes a function jumps out of it."""
         for node in liveness.own_nodes([statement]):
-            if isinstance(node, ast.If) and id(node) in self._chosen and liveness.has_jump(node):
+            if isinstance(node, ast.If) and id(node) in self._chosen and self._splits_or_jumps(node):
                 return True
             if isinstance(node, (ast.While, ast.For)) and liveness.has_jump(node) and self._converts(node):
                 return True
         return False
+
+    def _splits_or_jumps(self, statement: ast.If) -> bool:
+        return statement.lineno in self._splits or liveness.has_jump(statement)
 
     def _block(self, block: Sequence[ast.stmt], after: set[str], *, tail: bool) -> list[ast.stmt]:
         """Rewrite a block.
@@ -243,14 +274,13 @@ class _Rewriter:
             statement.orelse = self._block(statement.orelse, live, tail=False)
             self._bound &= then_bound
             return [statement]
-        before, after, live = self._attributes(statement, [statement.body, statement.orelse], live)
         state = self._state([*statement.body, *statement.orelse], live, statement.body, statement.orelse)
         functions = [
             self._inner(f"{word}_{statement.lineno}", state, block, live, statement)
             for word, block in (("then", statement.body), ("otherwise", statement.orelse))
         ]
         call = self._call("cond", [test, *(_load(f.name) for f in functions), *map(_load, state)], statement)
-        return [*before, *self._unset(state, statement), *functions, self._assigned(state, call, statement), *after]
+        return [*self._unset(state, statement), *functions, self._assigned(state, call, statement)]
 
     def _leaving_if(self, statement: ast.If, rest: list[ast.stmt]) -> list[ast.stmt]:
         """An `if` with a return in it: what follows goes into both sides, and it becomes the last statement."""
@@ -264,8 +294,6 @@ class _Rewriter:
             self._bound, self._seen = bound, seen
             statement.orelse = self._block(orelse, set(), tail=True)
             return [statement]
-        if liveness.stored_attributes([*body, *orelse]):
-            raise RewriteLineError("a branch that returns sets an attribute", statement.lineno)
         state = self._state([*body, *orelse], set(), body, orelse)
         functions = [
             self._inner(f"{word}_{statement.lineno}", state, block, None, statement)
@@ -302,16 +330,16 @@ class _Rewriter:
         line = statement.lineno
         returns = any(isinstance(n, ast.Return) for n in liveness.own_nodes(statement.body))
         returned, answer = self._fresh(f"returned_{line}"), self._fresh(f"answer_{line}")
+        before: list[ast.stmt] = []
         if returns:
             live = live | {returned, answer}
-        before, after, live = self._attributes(statement, [statement.body], live)
         head = liveness.loop_head(statement, live)
         target = set(liveness.stored([statement.target])) if isinstance(statement, ast.For) else set()
         state = [n for n in liveness.stored(statement.body) if n in head and n not in target]
         state += [n for n in target if n in live]
         if returns:
             state += [returned, answer]
-            before = [*before, _assign(returned, ast.Constant(False), statement)]
+            before = [_assign(returned, ast.Constant(False), statement)]
             self._bound.add(returned)
         body = self._round_body(statement, state, (returned, answer))
         iterated = self._expression(statement.iter) if isinstance(statement, ast.For) else None
@@ -333,7 +361,7 @@ class _Rewriter:
             test = self._define(self._fresh(f"test_{line}"), state, [question], statement)
             functions = [test, step]
             call = self._call("while_loop", [_load(test.name), _load(step.name), *map(_load, state)], statement)
-        done = [*before, *unset, *functions, self._assigned(state, call, statement), *after]
+        done = [*before, *unset, *functions, self._assigned(state, call, statement)]
         if not returns:
             return done, None
         leave = ast.If(_load(returned), [ast.Return(_load(answer))], [])
@@ -412,29 +440,6 @@ class _Rewriter:
         targets = ast.Tuple([ast.Name(n, ast.Store()) for n in state], ast.Store())
         return ast.fix_missing_locations(ast.copy_location(ast.Assign([targets], call), at))
 
-    def _attributes(
-        self, statement: ast.stmt, blocks: list[list[ast.stmt]], live: set[str]
-    ) -> tuple[list[ast.stmt], list[ast.stmt], set[str]]:
-        """Attributes a piece sets become variables for its time: loaded before, stored after."""
-        before: list[ast.stmt] = []
-        after: list[ast.stmt] = []
-        for owner, attribute in liveness.stored_attributes([s for block in blocks for s in block]):
-            name = self._fresh(f"{owner}_{attribute}")
-            rename = _RenameAttribute(owner, attribute, name)
-            for block in blocks:
-                block[:] = [rename.visit(s) for s in block]
-            if isinstance(statement, ast.While):
-                statement.test = rename.visit(statement.test)
-            get = self._call("attribute", [_load(owner), ast.Constant(attribute)], statement)
-            before.append(_assign(name, get, statement))
-            target = ast.Attribute(_load(owner), attribute, ast.Store())
-            after.append(ast.copy_location(ast.Assign([target], _load(name)), statement))
-            live = live | {name}
-            self._bound.add(name)
-        for s in after:
-            ast.fix_missing_locations(s)
-        return before, after, live
-
     def _other(self, statement: ast.stmt, live: set[str]) -> ast.stmt:
         """Statements that only hold others, and plain ones with expressions to rewrite."""
         if isinstance(statement, ast.With):
@@ -444,7 +449,7 @@ class _Rewriter:
         if isinstance(statement, ast.Try):
             raise RewriteLineError("control flow on tensors inside `try` cannot be rewritten", statement.lineno)
         if isinstance(statement, ast.FunctionDef):
-            inner = _Rewriter(statement, self._chosen)
+            inner = _Rewriter(statement, self._chosen, self._splits)
             inner._names = self._names
             return inner.run()
         if isinstance(statement, ast.Assert):
@@ -474,7 +479,9 @@ class _Rewriter:
 
 
 def _flow_call(name: str, arguments: list[ast.expr], at: ast.AST) -> ast.expr:
-    call = ast.Call(ast.Attribute(_load(FLOW), name, ast.Load()), arguments, [])
+    function = ast.copy_location(ast.Attribute(_load(FLOW), name, ast.Load()), at)
+    function.end_lineno, function.end_col_offset = function.lineno, function.col_offset  # else the last line is blamed
+    call = ast.Call(function, arguments, [])
     return ast.fix_missing_locations(ast.copy_location(call, at))
 
 
@@ -561,17 +568,6 @@ class _Unpacked(ast.NodeTransformer):
     def visit_Name(self, node: ast.Name) -> ast.expr:
         path = self._paths.get(node.id)
         return node if path is None else ast.copy_location(copy.deepcopy(path), node)
-
-
-class _RenameAttribute(ast.NodeTransformer):
-    def __init__(self, owner: str, attribute: str, name: str) -> None:
-        self._owner, self._attribute, self._name = owner, attribute, name
-
-    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
-        self.generic_visit(node)
-        if isinstance(node.value, ast.Name) and (node.value.id, node.attr) == (self._owner, self._attribute):
-            return ast.copy_location(ast.Name(self._name, node.ctx), node)
-        return node
 
 
 class _Jumps:

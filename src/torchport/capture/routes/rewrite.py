@@ -12,7 +12,9 @@ import torch
 from torchport.capture.blame import line_of_error, place, site_of_error
 from torchport.capture.guards import Guard
 from torchport.capture.places import Site
+from torchport.capture.rewrite.attributes import watching
 from torchport.capture.rewrite.looks import sites_looked_at
+from torchport.capture.rewrite.merging import DifferentBranchesError
 from torchport.capture.rewrite.operators import translations
 from torchport.capture.rewrite.plan import Plan, Rewritten
 from torchport.capture.rewrite.refusal import RewriteError
@@ -44,7 +46,7 @@ def rewritten_program(request: Request, repairs: list[str]) -> tuple[Plan, torch
     looked = False
     for _ in range(_TRIES):
         try:
-            with plan.in_place(), torch.no_grad(), StackedRows():
+            with plan.in_place(), torch.no_grad(), StackedRows(), watching(request.call.target):
                 program, guards = export.exported(request, repairs)
         except (CaptureError, RewriteError) as error:
             cause = error.__cause__ if isinstance(error, CaptureError) else error
@@ -57,6 +59,8 @@ def rewritten_program(request: Request, repairs: list[str]) -> tuple[Plan, torch
                         _add(plan, other)
                 continue
             failure = failure or _refused(cause, error, plan)
+            if isinstance(cause, DifferentBranchesError) and site is not None and _split(plan, site):
+                continue
             if by_size:
                 for function, line in by_size:
                     function.remove(line)
@@ -73,6 +77,13 @@ def rewritten_program(request: Request, repairs: list[str]) -> tuple[Plan, torch
             export.check_not_frozen(program, request, guards)
             return plan, program, guards
     raise CaptureError(f"more than {_TRIES} lines ask to be rewritten")
+
+
+def _split(plan: Plan, site: Site) -> bool:
+    try:
+        return plan.split(site)
+    except RewriteError:
+        return False  # what follows cannot go into the sides either; the first reason stands
 
 
 def _add(plan: Plan, site: Site) -> Rewritten | None:
