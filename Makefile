@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint bench-export clean
+.PHONY: demo test lint bench-export bench-zoo clean
 
 demo: .venv/installed
 	$(BIN)/torchport export examples/01_first_export/model.py:Net --dynamic image:0=batch -o examples/01_first_export/model.onnx
@@ -20,10 +20,21 @@ lint: .venv/installed
 bench-export: .venv/installed
 	$(BIN)/python benchmarks/export.py
 
+# timm and transformers beside torch.onnx.export: hours at first, then only what is missing. Writes docs/coverage.md.
+bench-zoo: .venv-zoo/installed
+	.venv-zoo/bin/python benchmarks/zoo/run.py
+
+# torchvision without its dependencies: PyPI's is built for CUDA, and would draw in the torch it was built for.
+.venv-zoo/installed: pyproject.toml constraints.txt benchmarks/requirements-zoo.txt benchmarks/requirements-zoo-alone.txt
+	$(PYTHON) -m venv .venv-zoo
+	.venv-zoo/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e . -r benchmarks/requirements-zoo.txt
+	.venv-zoo/bin/pip install --quiet --disable-pip-version-check --no-deps -r benchmarks/requirements-zoo-alone.txt
+	touch $@
+
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	touch $@
 
 clean:
-	rm -rf .venv build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-zoo build .mypy_cache .ruff_cache .pytest_cache .hypothesis

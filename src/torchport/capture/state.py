@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -63,7 +64,7 @@ class Snapshot:
             module.__dict__.update(attributes)
             for container, saved in contents:
                 container.clear()
-                (container.update if isinstance(container, dict) else container.extend)(saved)
+                (container.extend if isinstance(container, list) else container.update)(saved)
         for script, training in self._modes:
             script.training = training
         self._restore_buffers()
@@ -76,5 +77,6 @@ class Snapshot:
 
 
 def _contents(module: torch.nn.Module) -> list[tuple[Any, Any]]:
-    """The module's dictionaries and lists with a copy of what is in them."""
-    return [(value, type(value)(value)) for value in module.__dict__.values() if type(value) in (dict, list)]
+    """The module's containers with a copy of what is in them; a forward pass may even add hooks."""
+    kinds = (dict, OrderedDict, list, set)
+    return [(value, type(value)(value)) for value in module.__dict__.values() if type(value) in kinds]

@@ -63,7 +63,7 @@ def put_together(node: Node, tensors: Sequence[torch.Tensor]) -> Any:
     if isinstance(node, Slot):
         return tensors[node.index]
     if isinstance(node, Fixed):
-        return node.value
+        return _fresh(node.value)
     return node.build([put_together(child, tensors) for child in node.children.values()])
 
 
@@ -90,7 +90,38 @@ def _items(value: Any) -> list[tuple[Any, Any]] | None:
         return list(enumerate(value))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return [(f.name, getattr(value, f.name)) for f in dataclasses.fields(value)]
-    return None
+    return _attributes(value, frozenset())
+
+
+def _attributes(value: Any, above: frozenset[int]) -> list[tuple[Any, Any]] | None:
+    """The attributes of an object, a key-value cache say, under which there are tensors; None if there are none."""
+    if isinstance(value, (type, torch.nn.Module, torch.Tensor)) or callable(value) or not hasattr(value, "__dict__"):
+        return None
+    above |= {id(value)}  # an object may know the one that holds it
+    return [(key, child) for key, child in vars(value).items() if _holds_tensors(child, above)] or None
+
+
+def _holds_tensors(value: Any, above: frozenset[int]) -> bool:
+    if isinstance(value, torch.Tensor):
+        return True
+    if id(value) in above:
+        return False
+    if isinstance(value, Mapping):
+        return any(_holds_tensors(child, above) for child in value.values())
+    if isinstance(value, (list, tuple)):
+        return any(_holds_tensors(child, above) for child in value)
+    return _attributes(value, above) is not None
+
+
+def _fresh(value: Any) -> Any:
+    """What a model may fill, an empty cache say, as it was given: the lists of an object are its own in each call."""
+    if isinstance(value, (type, torch.nn.Module)) or callable(value) or not hasattr(value, "__dict__"):
+        return value
+    fresh = copy.copy(value)
+    for key, child in vars(value).items():
+        if type(child) in (list, dict):
+            object.__setattr__(fresh, key, child.copy())
+    return fresh
 
 
 def _builder(value: Any, keys: list[Any]) -> Callable[[list[Any]], Any]:
@@ -132,6 +163,7 @@ class Call:
         self._signature = signature_of(target)
         self.tensors: list[torch.Tensor] = []
         bound = _bind(self._signature, target, args, kwargs)
+        self._by_name = frozenset(kwargs) & frozenset(self._signature.parameters)
         self.arguments: dict[str, Node] = {
             name: take_apart(value, "" if self._spreads(name) else name, self.tensors)
             for name, value in bound.arguments.items()
@@ -153,7 +185,9 @@ class Call:
         bound = inspect.BoundArguments(self._signature, {})
         for name, node in self.arguments.items():
             bound.arguments[name] = put_together(node, tensors)
-        return self.target(*bound.args, **bound.kwargs)
+        # What was given by name is given by name again: hooks see the difference.
+        named = {name: bound.arguments.pop(name) for name in self._by_name}
+        return self.target(*bound.args, **bound.kwargs, **named)
 
     def on(self, target: Any) -> Call:
         """The same arguments given to another form of the model."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -56,6 +57,29 @@ def _open(source: Any, options: ort.SessionOptions) -> ort.InferenceSession:
         return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
     except Exception as error:
         raise _engine_error("ONNX Runtime refuses the model", error) from error
+
+
+_ONLY_DECLARED = ("LSTM", "GRU", "RNN")  # registered for float64 too, but "does not support double yet" when run
+
+
+@functools.lru_cache(maxsize=4096)
+def _has_kernels(model: bytes) -> bool:
+    try:
+        ort.InferenceSession(model, _options(), providers=["CPUExecutionProvider"])
+    except Exception as error:  # noqa: BLE001 - ONNX Runtime's errors have no common class; the text tells
+        return not re.search("NOT_IMPLEMENTED|Type Error|Could not find an implementation", str(error))
+    return True
+
+
+def has_kernels(model: onnx.ModelProto) -> bool:
+    """Whether a session of this small model can be made: every operator has a kernel for its types.
+
+    Other complaints, about shapes say, are no lack of a kernel.
+    """
+    doubles = any(i.type.tensor_type.elem_type == onnx.TensorProto.DOUBLE for i in model.graph.input)
+    if doubles and any(node.op_type in _ONLY_DECLARED for node in model.graph.node):
+        return False
+    return _has_kernels(model.SerializeToString(deterministic=True))
 
 
 class OrtRunner:

@@ -19,8 +19,9 @@ from torchport.capture.origins import find_origin
 from torchport.capture.reference import Array
 from torchport.capture.routes.base import Captured, Request
 from torchport.engines.base import Session, open_session
+from torchport.engines.onnxruntime import has_kernels
 from torchport.errors import CaptureError, EngineError, InputError, OpsetError, ProofError, RefusedError, TorchportError
-from torchport.graph import opset as opsets
+from torchport.graph import kernels, opset as opsets
 from torchport.graph.describe import tensor_infos
 from torchport.pipeline.job import Job
 from torchport.proving import sampling
@@ -126,13 +127,14 @@ class Attempts:
         captured = choose.load(route)(self.request)
         with silence(verbose=self.request.verbose):
             model = self._finish(captured)
+            fitted = kernels.fit(model, has_kernels)
             try:
                 session = open_session(model)
             except EngineError as error:
                 self.errors.append(error)
                 self._name_outputs(model)
                 problem = error.what + _origin_of(error.where, model)
-                return Tried(route, model, Proof((), (Finding(problem),)), [], problem, captured.repairs)
+                return Tried(route, model, Proof((), (Finding(problem),)), fitted, problem, captured.repairs)
         memory.release()
         self.challenges += captured.challenges  # what one route made doubtful is asked of the next ones too
         job.say(f"route {route}: proving")
@@ -146,7 +148,7 @@ class Attempts:
         self._name_outputs(model)
         problem = _problem(proof, model, captured, job) or _frozen_branch(captured, job)
         findings = captured.suspects if problem else _harmless(captured)
-        return Tried(route, model, proof, findings, problem, captured.repairs)
+        return Tried(route, model, proof, [*fitted, *findings], problem, captured.repairs)
 
     def _finish(self, captured: Captured) -> ir.Model:
         job = self.job

@@ -13,7 +13,7 @@ import numpy as np
 from torchport.records import Dim
 
 Array = np.ndarray[Any, Any]
-Values = Literal["example", "flipped", "zeros", "ones", "larger", "huge", "tiny", "random", "padded"]
+Values = Literal["kept", "example", "flipped", "zeros", "ones", "larger", "huge", "tiny", "random", "padded"]
 
 _FEW = 4  # an example with at most so many different values is a mask or a flag, not a measurement
 _STEPS = {"huge": 1, "tiny": -1, "ones": -2}  # how far integers are moved where floats are scaled
@@ -24,11 +24,16 @@ _HEAVY = 1 << 18  # bytes of example inputs
 
 @dataclasses.dataclass(frozen=True)
 class ProofInput:
-    """One input of the model in question: the example array, and the axes that may vary."""
+    """One input of the model in question: the example array, and the axes that may vary.
+
+    Attributes:
+        counts: the dimension whose steps the values count, for an input of lengths; see `with_lengths`.
+    """
 
     name: str
     example: Array
     dims: Mapping[int, Dim] = dataclasses.field(default_factory=dict)
+    counts: str = ""
 
     def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
         """The input's shape when the roots have `sizes`; others stay as in the example."""
@@ -67,6 +72,24 @@ def example_sizes(inputs: Sequence[ProofInput]) -> dict[str, int]:
             if root is not None:
                 sizes.setdefault(dim.root, root)
     return sizes
+
+
+def with_lengths(inputs: Sequence[ProofInput]) -> tuple[ProofInput, ...]:
+    """The inputs, lengths among them recognized: one integer a row, called so, none above some dimension's size.
+
+    At another size other lengths are needed: no row may be longer than the sequence is.
+    """
+    sizes = example_sizes(inputs)
+    return tuple(dataclasses.replace(i, counts=_counted(i, sizes)) for i in inputs)
+
+
+def _counted(given: ProofInput, sizes: Mapping[str, int]) -> str:
+    example = given.example
+    if "len" not in given.name.lower() or example.ndim != 1 or example.dtype.kind not in "iu" or not example.size:
+        return ""
+    own = {d.root for d in given.dims.values()}
+    fitting = [(size, root) for root, size in sizes.items() if root not in own and size >= example.max()]
+    return min(fitting)[1] if fitting and example.min() >= 0 else ""
 
 
 def is_heavy(inputs: Sequence[ProofInput]) -> bool:
@@ -187,7 +210,11 @@ def sample(given: ProofInput, question: Question) -> Array:
     rng = np.random.default_rng([question.seed, zlib.crc32(given.name.encode())])
     if question.values == "padded" and _is_mask(given):
         return _padded(example, shape)
+    if given.counts in question.sizes:
+        return _sample_lengths(example, shape, rng, question.sizes[given.counts])
     if example.dtype.kind in "biu":
+        if question.values == "kept" and shape == example.shape:
+            return example
         return _sample_integers(example, shape, rng, question)
     return _sample_floats(example, shape, rng, question.values)
 
@@ -200,7 +227,21 @@ def _sample_integers(example: Array, shape: tuple[int, ...], rng: np.random.Gene
     if question.values in _STEPS:  # beyond the example's range: only to send a branch the other way
         near = np.resize(example, shape).astype(np.int64) + _STEPS[question.values]
         return np.maximum(near, 0).astype(example.dtype)
-    return rng.integers(example.min(), example.max(), shape, dtype=example.dtype, endpoint=True)
+    numbers = rng.integers(example.min(), example.max(), shape, dtype=example.dtype, endpoint=True)
+    return np.sort(numbers, axis=-1) if _is_boxes(example) else numbers
+
+
+def _is_boxes(example: Array) -> bool:
+    """Corners of boxes, or begins and ends: the last numbers of each row are no smaller than the first."""
+    return example.ndim >= 2 and example.shape[-1] in (2, 4) and bool((np.diff(example, axis=-1) >= 0).all())
+
+
+def _sample_lengths(example: Array, shape: tuple[int, ...], rng: np.random.Generator, steps: int) -> Array:
+    """One row as long as the sequence, as in most batches; the longest first where the example has it so."""
+    lengths = rng.integers(min(int(example.min()), 1), steps, shape, dtype=example.dtype, endpoint=True)
+    if lengths.size:
+        lengths[rng.integers(lengths.size)] = steps
+    return -np.sort(-lengths) if (example[:-1] >= example[1:]).all() else lengths
 
 
 def _with_a_key(example: Array, mask: Array) -> Array:
@@ -238,7 +279,7 @@ def _like(example: Array, shape: tuple[int, ...], rng: np.random.Generator) -> A
     return rng.normal(mean, spread or 1.0, shape)
 
 
-def nudged(array: Array) -> Array:
+def nudged(array: Array, seed: int = 0) -> Array:
     """The same numbers, each moved up or down by one part in a million (of the largest, where a number is zero).
 
     Up or down by chance, because moving all the same way would not part the ties of an argmax. Where the dtype is
@@ -248,7 +289,7 @@ def nudged(array: Array) -> Array:
         return array
     step = {"bfloat16": 2.0**-7, "float16": 2.0**-10}.get(array.dtype.name, 1e-6)
     wide = array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
-    signs = np.random.default_rng(0).choice([-1.0, 1.0], wide.shape)
+    signs = np.random.default_rng(seed).choice([-1.0, 1.0], wide.shape)
     size = np.abs(wide)
     largest = float(size.max(initial=0.0, where=np.isfinite(size))) or 1.0
     with np.errstate(over="ignore", invalid="ignore"):

@@ -16,11 +16,23 @@ from typing import Any
 
 import torch
 
-from torchport.capture.repairs import padded_encoder
+from torchport.capture.repairs import (
+    causal_masks,
+    flex_attention,
+    inner_wrappers,
+    padded_encoder,
+    quantized,
+    recurrent,
+    settled_slices,
+    symbolic_sizes,
+    views_as_reshapes,
+    weights_alone,
+    written_places,
+)
 
-ALWAYS: tuple[Any, ...] = (padded_encoder,)
-AFTER_FAILED_CAPTURE: tuple[Any, ...] = ()
-AFTER_FAILED_TRANSLATION: tuple[Any, ...] = ()
+ALWAYS: tuple[Any, ...] = (inner_wrappers, padded_encoder, causal_masks, flex_attention, recurrent)
+AFTER_FAILED_CAPTURE: tuple[Any, ...] = (views_as_reshapes, symbolic_sizes, quantized, written_places)
+AFTER_FAILED_TRANSLATION: tuple[Any, ...] = (settled_slices, weights_alone)
 
 
 @contextlib.contextmanager

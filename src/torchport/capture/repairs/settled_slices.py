@@ -18,7 +18,9 @@ NAME = "sizes of slices that became known"
 def mend(program: torch.export.ExportedProgram, error: Exception) -> torch.export.ExportedProgram | None:
     if "should have been constant, but got" not in str(error):
         return None
-    noted = [n for n in program.graph.nodes if n.target is torch.ops.aten.slice.Tensor and "unbacked_bindings" in n.meta]
+    noted = [
+        n for n in program.graph.nodes if n.target is torch.ops.aten.slice.Tensor and "unbacked_bindings" in n.meta
+    ]
     for node in noted:
         del node.meta["unbacked_bindings"]
     return program if noted else None

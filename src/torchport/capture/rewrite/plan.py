@@ -26,9 +26,9 @@ class Rewritten:
         self.new = code
         self._made: list[CodeType] = []
 
-    def add(self, line: int) -> bool:
-        """Rewrite one more line; whether that changes anything."""
-        lines = self.lines | {line}
+    def add(self, further: set[int]) -> bool:
+        """Rewrite more lines; whether that changes anything."""
+        lines = self.lines | further
         if sites(self.source, lines) == sites(self.source, self.lines):
             return False
         self._compile(lines)
@@ -68,15 +68,16 @@ class Plan:
 
     def add(self, site: Site) -> Rewritten | None:
         """Rewrite what stands at a line; None if there is nothing that could be."""
-        code = self._root(site.codes)
-        function = next((f for f in self.functions if f.code is code), None)
-        if function is None:
-            function = Rewritten(code)
-            if not function.add(site.line):
-                return None
+        return self.add_lines(self._root(site.codes), {site.line})
+
+    def add_lines(self, code: CodeType, lines: set[int]) -> Rewritten | None:
+        """Rewrite what stands at these lines of a function; None if there is nothing that could be."""
+        function = next((f for f in self.functions if f.code is code), None) or Rewritten(code)
+        if not function.add(lines):
+            return None
+        if function not in self.functions:
             self.functions.append(function)
-            return function
-        return function if function.add(site.line) else None
+        return function
 
     def split(self, site: Site) -> bool:
         """Let what follows the `if` at a place go into both of its sides; whether that changes anything."""

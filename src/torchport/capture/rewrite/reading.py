@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from torchport.capture.blame import is_user_file
-from torchport.capture.places import Site
 from torchport.capture.rewrite.liveness import loads, stored
 from torchport.capture.rewrite.plan import Plan
 from torchport.capture.rewrite.refusal import RewriteError
@@ -22,9 +21,7 @@ def plan_by_reading(model: Any) -> tuple[Plan, list[str]]:
     plan, refused = Plan(), []
     for function in _functions(model):
         try:
-            lines = _lines(*function_of(function.__code__))
-            for line in lines:
-                plan.add(Site((function.__code__,), line))
+            plan.add_lines(function.__code__, _lines(*function_of(function.__code__)))
         except RewriteError as error:
             refused.append(f"{function.__qualname__}: {error}")
     return plan, refused
@@ -50,15 +47,15 @@ def _functions(model: Any) -> Iterator[FunctionType]:
                 waiting.append((getattr(type(owner), name, None), owner))
 
 
-def _lines(function: ast.FunctionDef, owner: str) -> list[int]:
+def _lines(function: ast.FunctionDef, owner: str) -> set[int]:
     """Lines with a condition or a loop over something that comes from the arguments."""
     names = _from_arguments(function, owner)
-    lines: list[int] = []
+    lines: set[int] = set()
     for node in ast.walk(function):
         if isinstance(node, (ast.If, ast.While, ast.IfExp, ast.Assert)) and _may_be_tensor(node.test, names):
-            lines.append(node.test.lineno)
+            lines.add(node.test.lineno)
         elif isinstance(node, ast.For) and loads(node.iter) & names:
-            lines.append(node.iter.lineno)
+            lines.add(node.iter.lineno)
     return lines
 
 

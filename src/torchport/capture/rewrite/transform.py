@@ -120,10 +120,22 @@ def rewrite(function: Function, lines: set[int], splits: frozenset[int] = frozen
     """
     function = copy.deepcopy(function)
     chosen = sites(function, lines)
-    return _Rewriter(_with_statements(function, splits, chosen), chosen, splits).run()
+    for node in ast.walk(function):
+        if id(node) in chosen:
+            _choose(node)
+    return _Rewriter(_with_statements(function, splits), splits).run()
 
 
-def _with_statements(function: Function, splits: frozenset[int], chosen: set[int]) -> Function:
+def _choose(node: ast.AST) -> None:
+    """Mark a node to be rewritten; copies of it are marked too."""
+    node.chosen = True  # type: ignore[attr-defined]
+
+
+def _is_chosen(node: ast.AST) -> bool:
+    return getattr(node, "chosen", False)
+
+
+def _with_statements(function: Function, splits: frozenset[int]) -> Function:
     """``y = a if test else b`` as an `if` statement, where it is to be split."""
 
     class Statements(ast.NodeTransformer):
@@ -132,7 +144,7 @@ def _with_statements(function: Function, splits: frozenset[int], chosen: set[int
                 return node
             sides = [ast.copy_location(ast.Assign(copy.deepcopy(node.targets), v), node) for v in _sides(node.value)]
             statement = ast.copy_location(ast.If(node.value.test, [sides[0]], [sides[1]]), node)
-            chosen.add(id(statement))
+            _choose(statement)
             return statement
 
     rewritten: Function = Statements().visit(function) if splits else function
@@ -144,9 +156,8 @@ def _sides(expression: ast.IfExp) -> list[ast.expr]:
 
 
 class _Rewriter:
-    def __init__(self, function: Function, chosen: set[int], splits: frozenset[int]) -> None:
+    def __init__(self, function: Function, splits: frozenset[int]) -> None:
         self._function = function
-        self._chosen = chosen
         self._splits = splits
         self._names = {n.id for n in ast.walk(function) if isinstance(n, ast.Name)}
         self._names |= {a.arg for a in ast.walk(function) if isinstance(a, ast.arg)}
@@ -170,12 +181,12 @@ class _Rewriter:
         return ast.fix_missing_locations(function)
 
     def _touched(self, node: ast.AST) -> bool:
-        return any(id(n) in self._chosen for n in ast.walk(node))
+        return any(_is_chosen(n) for n in ast.walk(node))
 
     def _leaves(self, statement: ast.stmt) -> bool:
         """Whether something in a statement that becomes a function jumps out of it."""
         for node in liveness.own_nodes([statement]):
-            if isinstance(node, ast.If) and id(node) in self._chosen and self._splits_or_jumps(node):
+            if isinstance(node, ast.If) and _is_chosen(node) and self._splits_or_jumps(node):
                 return True
             if isinstance(node, (ast.While, ast.For)) and liveness.has_jump(node) and self._converts(node):
                 return True
@@ -244,7 +255,7 @@ class _Rewriter:
 
     def _raises(self, statement: ast.If) -> list[ast.stmt] | None:
         """An `if` one side of which raises: a graph has no exceptions, so the other side it is."""
-        if id(statement) not in self._chosen:
+        if not _is_chosen(statement):
             return None
         test: ast.expr
         if statement.body and isinstance(statement.body[-1], ast.Raise):
@@ -252,7 +263,7 @@ class _Rewriter:
         elif statement.orelse and isinstance(statement.orelse[-1], ast.Raise):
             test = ast.copy_location(ast.UnaryOp(ast.Not(), statement.test), statement.test)
             raising, other = statement.orelse, statement.body
-            self._chosen |= {id(test)}
+            _choose(test)
         else:
             return None
         never = self._call("never", [self._expression(test)], statement)
@@ -266,7 +277,7 @@ class _Rewriter:
     def _if(self, statement: ast.If, live: set[str]) -> list[ast.stmt]:
         """An `if` that is left at its end only."""
         test = self._expression(statement.test)
-        if id(statement) not in self._chosen:
+        if not _is_chosen(statement):
             statement.test = test
             bound = set(self._bound)
             statement.body = self._block(statement.body, live, tail=False)
@@ -285,9 +296,9 @@ class _Rewriter:
     def _leaving_if(self, statement: ast.If, rest: list[ast.stmt]) -> list[ast.stmt]:
         """An `if` with a return in it: what follows goes into both sides, and it becomes the last statement."""
         test = self._expression(statement.test)
-        body = statement.body if liveness.always_leaves(statement.body) else [*statement.body, *self._again(rest)]
+        body = statement.body if liveness.always_leaves(statement.body) else [*statement.body, *copy.deepcopy(rest)]
         orelse = statement.orelse if liveness.always_leaves(statement.orelse) else [*statement.orelse, *rest]
-        if id(statement) not in self._chosen:
+        if not _is_chosen(statement):
             statement.test = test
             bound, seen = set(self._bound), set(self._seen)
             statement.body = self._block(body, set(), tail=True)
@@ -302,24 +313,14 @@ class _Rewriter:
         call = self._call("cond", [test, *(_load(f.name) for f in functions), *map(_load, state)], statement)
         return [*self._unset(state, statement), *functions, ast.copy_location(ast.Return(call), statement)]
 
-    def _again(self, block: list[ast.stmt]) -> list[ast.stmt]:
-        """A copy of statements, with the same of its nodes chosen."""
-        copies = copy.deepcopy(block)
-        for old, new in zip(block, copies, strict=True):
-            for a, b in zip(ast.walk(old), ast.walk(new), strict=True):
-                if id(a) in self._chosen:
-                    self._chosen.add(id(b))
-        self._copies = [*getattr(self, "_copies", []), copies]  # keeps them alive, and so their ids theirs
-        return copies
-
     # --- loops
 
     def _converts(self, statement: Loop) -> bool:
         """Whether a loop must become a function: it was asked for, or something in it was that jumps."""
-        if id(statement) in self._chosen:
+        if _is_chosen(statement):
             return True
         return any(
-            isinstance(node, ast.If) and id(node) in self._chosen and liveness.has_jump(node)
+            isinstance(node, ast.If) and _is_chosen(node) and liveness.has_jump(node)
             for node in liveness.own_nodes(statement.body)
         )
 
@@ -367,8 +368,7 @@ class _Rewriter:
         leave = ast.If(_load(returned), [ast.Return(_load(answer))], [])
         ast.copy_location(leave, statement)
         ast.fix_missing_locations(leave)
-        self._chosen |= {id(leave)}
-        self._copies = [*getattr(self, "_copies", []), [leave]]
+        _choose(leave)
         return done, leave
 
     def _round_body(self, statement: Loop, state: list[str], names: tuple[str, str]) -> list[ast.stmt]:
@@ -405,8 +405,9 @@ class _Rewriter:
         self, name: str, state: list[str], block: list[ast.stmt], live: set[str] | None, at: ast.stmt
     ) -> ast.FunctionDef:
         """A branch or a round as a function. With `live`, it is left at its end only and gives the state back."""
-        bound, seen = set(self._bound), set(self._seen)
-        self._bound |= set(state)
+        bound, seen = self._bound, self._seen
+        own = set(liveness.stored(block))  # variables of the new function: what they were outside does not count
+        self._bound, self._seen = (bound - own) | set(state), (seen - own) | set(state)
         if live is None:
             body = self._block(block, set(), tail=True)
             if not liveness.always_leaves(body):
@@ -449,12 +450,12 @@ class _Rewriter:
         if isinstance(statement, ast.Try):
             raise RewriteLineError("control flow on tensors inside `try` cannot be rewritten", statement.lineno)
         if isinstance(statement, ast.FunctionDef):
-            inner = _Rewriter(statement, self._chosen, self._splits)
+            inner = _Rewriter(statement, self._splits)
             inner._names = self._names
             return inner.run()
         if isinstance(statement, ast.Assert):
             test = self._expression(statement.test)
-            if id(statement) in self._chosen:
+            if _is_chosen(statement):
                 test = self._call("holds", [test], statement)
             statement.test = test
             return statement
@@ -472,7 +473,7 @@ class _Rewriter:
         return rewritten
 
     def _expressions_in(self, node: Any) -> Any:
-        return _Expressions(self._chosen).visit(node)
+        return _Expressions().visit(node)
 
     def _call(self, name: str, arguments: list[ast.expr], at: ast.AST) -> ast.expr:
         return _flow_call(name, arguments, at)
@@ -502,11 +503,8 @@ def _thunk(body: ast.expr) -> ast.Lambda:
 class _Expressions(ast.NodeTransformer):
     """Conditional expressions, `and`, `or`, `not`, chained comparisons, comprehensions and conversions."""
 
-    def __init__(self, chosen: set[int]) -> None:
-        self._chosen = chosen
-
     def visit(self, node: ast.AST) -> ast.AST:
-        chosen = id(node) in self._chosen
+        chosen = _is_chosen(node)
         node = self.generic_visit(node)
         if not chosen or not isinstance(node, ast.expr):
             return node

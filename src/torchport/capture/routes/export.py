@@ -9,9 +9,10 @@ import onnx_ir as ir
 import torch
 
 from torchport.capture.blame import line_of_error, watch_guards
-from torchport.capture.dynamic import InputDims
 from torchport.capture.guards import Challenge, Guard, challenges
 from torchport.capture.repairs import for_failed_capture, for_failed_translation, repaired
+from torchport.capture.repairs.exact_constants import exact_constants
+from torchport.capture.repairs.half_reductions import half_reductions
 from torchport.capture.routes.base import Captured, Request
 from torchport.capture.structure import FlatModule
 from torchport.errors import CaptureError
@@ -26,24 +27,25 @@ HIGHEST_OPSET = 23  # torch 2.13 converts its own translations up to this one
 def capture(request: Request) -> Captured:
     repairs: list[str] = []
     with silence(verbose=request.verbose):
-        program, guards = (request.program, []) if request.program is not None else _program(request, repairs)
-        _check_not_frozen(program, request, guards)
-        model = _translate(program, request, repairs)
-    return Captured(model, challenges=_challenges(program, request, guards), repairs=tuple(repairs))
+        program, guards = (request.program, []) if request.program is not None else exported(request, repairs)
+        check_not_frozen(program, request, guards)
+        model = translate(program, request, repairs)
+    return Captured(model, challenges=found_challenges(program, request, guards), repairs=tuple(repairs))
 
 
-def _translate(program: torch.export.ExportedProgram, request: Request, repairs: list[str]) -> ir.Model:
+def translate(program: torch.export.ExportedProgram, request: Request, repairs: list[str]) -> ir.Model:
     """torch's own translation; a failure with a known cause is mended and tried again."""
     while True:
         try:
-            translated = torch.onnx.export(
-                program,
-                dynamo=True,
-                opset_version=min(max(request.opset, LOWEST_OPSET), HIGHEST_OPSET),
-                optimize=request.fold_constants and not request.weights_apart,
-                custom_translation_table={**translations(), **request.translations},
-                verbose=request.verbose,
-            )
+            with exact_constants(), half_reductions():
+                translated = torch.onnx.export(
+                    program,
+                    dynamo=True,
+                    opset_version=min(max(request.opset, LOWEST_OPSET), HIGHEST_OPSET),
+                    optimize=request.fold_constants and not request.weights_apart,
+                    custom_translation_table={**translations(), **request.translations},
+                    verbose=request.verbose,
+                )
         except Exception as error:
             mended = for_failed_translation(program, error, repairs)
             if mended is None:
@@ -58,26 +60,50 @@ def doubts(request: Request) -> tuple[Challenge, ...]:
     """Sizes at which the model may take another way, for routes that do not look at sizes themselves."""
     try:
         with silence():
-            program, guards = _program(request, [])
+            program, guards = exported(request, [])
     except CaptureError:
         return ()
-    return _challenges(program, request, guards)
+    return found_challenges(program, request, guards)
 
 
-def _program(request: Request, repairs: list[str]) -> tuple[torch.export.ExportedProgram, list[Guard]]:
+def exported(request: Request, repairs: list[str]) -> tuple[torch.export.ExportedProgram, list[Guard]]:
+    """torch.export's program, with the guards it made; a failure with a known cause is repaired and tried again."""
     known: tuple[Any, ...] = ()
+    frozen: tuple[torch.export.ExportedProgram, list[Guard], list[str]] | None = None
     while True:
         try:
             with watch_guards() as guards, repaired(request.call.target, known) as applied:
                 program = _torch_export(request)
         except Exception as error:
+            if frozen is not None:  # the repair did not go well; what it should have bettered may be good enough
+                program, guards, applied = frozen
+                repairs += applied
+                return program, guards
             repair = for_failed_capture(error, known)
             if repair is None:
                 raise CaptureError(_reason(error), where=line_of_error(error) or None) from error
             known += (repair,)
         else:
-            repairs += applied
-            return program, guards
+            again = _repair_of_frozen(program, request, guards, known)
+            if again is None:
+                repairs += applied
+                return program, guards
+            known += (again,)
+            frozen = program, guards, applied
+
+
+def _repair_of_frozen(
+    program: torch.export.ExportedProgram, request: Request, guards: list[Guard], known: tuple[Any, ...]
+) -> Any | None:
+    """A repair for a program in which a dimension that should vary, or a number computed from it, got one value."""
+    try:
+        check_not_frozen(program, request, guards)
+        for guard in guards:
+            if re.fullmatch(r"Eq\((?!.*Mod\().*, -?\d+\)", guard.expression):
+                raise CaptureError(f"{guard.expression}: a number was fixed to the example's", where=guard.line)
+    except CaptureError as error:
+        return for_failed_capture(error, known)
+    return None
 
 
 def _torch_export(request: Request) -> torch.export.ExportedProgram:
@@ -98,11 +124,11 @@ def _hint(dim: Dim) -> Any:
     return torch.export.Dim.AUTO(max=dim.size(dim.max))
 
 
-def _check_not_frozen(program: torch.export.ExportedProgram, request: Request, guards: list[Guard]) -> None:
-    frozen = list(_frozen(program, request.dims, request.call.names))
-    if not frozen:
+def check_not_frozen(program: torch.export.ExportedProgram, request: Request, guards: list[Guard]) -> None:
+    fixed = frozen(program, request)
+    if not fixed:
         return
-    name, size, place = frozen[0]
+    name, size, place = fixed[0]
     lines = [g.line for g in guards if g.line and g.expression.startswith("Eq(")]
     raise CaptureError(
         f"dimension '{name}' ({place}) was fixed to {size} by the capture",
@@ -111,16 +137,19 @@ def _check_not_frozen(program: torch.export.ExportedProgram, request: Request, g
     )
 
 
-def _frozen(program: torch.export.ExportedProgram, dims: InputDims, names: list[str]) -> list[tuple[str, str, str]]:
+def frozen(program: torch.export.ExportedProgram, request: Request) -> list[tuple[str, str, str]]:
+    """Dimensions that should vary and got one size: name, size and place of each."""
     return [
         (dim.name, str(value.shape[axis]), f"{name} axis {axis}")
-        for name, value in zip(names, _input_values(program), strict=True)
-        for axis, dim in dims.get(name, {}).items()
+        for name, value in zip(request.call.names, _input_values(program), strict=True)
+        for axis, dim in request.dims.get(name, {}).items()
         if str(value.shape[axis]).isdecimal()  # a symbol that was given one value is still a SymInt, but shows it
     ]
 
 
-def _challenges(program: torch.export.ExportedProgram, request: Request, guards: list[Guard]) -> tuple[Challenge, ...]:
+def found_challenges(
+    program: torch.export.ExportedProgram, request: Request, guards: list[Guard]
+) -> tuple[Challenge, ...]:
     """Sizes at which a guard does not hold; ranges that the capture narrowed count as guards."""
     symbols: dict[str, Dim] = {}
     example: dict[str, int] = {}

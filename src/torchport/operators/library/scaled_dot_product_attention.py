@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 from onnxscript import opset18
 
@@ -61,8 +62,14 @@ def _scores(query: Any, key: Any, scale: float | None) -> Any:
     width = query.shape[-1]
     if scale is None and isinstance(width, int):
         scale = 1 / math.sqrt(width)
+    if scale is not None and query.dtype == ir.DataType.DOUBLE and isinstance(width, int):
+        # One for each feature: ONNX Runtime would take a single one into the product, rounded to float32.
+        factors = op.Constant(value=ir.tensor(np.full(width, scale)))
+        return op.MatMul(op.Mul(query, factors), turned)
     if scale is not None:
-        root = _constant(math.sqrt(scale), query)
+        root = _constant(math.sqrt(abs(scale)), query)
+        if scale < 0:
+            query = op.Neg(query)
     else:
         size = op.Cast(op.Shape(query, start=rank - 1), to=query.dtype)
         root = op.Sqrt(op.Reciprocal(op.Sqrt(size)))

@@ -1,0 +1,31 @@
+"""DataParallel and DistributedDataParallel around a part of a model.
+
+Around the whole they are taken off before anything else (models.py). Inside, they would spread the work over devices
+and processes, which no capture can follow; the part itself stands in their place while the model is captured.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+NAME = "inner wrappers taken off"
+
+_WRAPPERS = (nn.DataParallel, DistributedDataParallel)
+
+
+@contextlib.contextmanager
+def repaired(target: Any) -> Iterator[bool]:
+    modules = list(target.modules()) if isinstance(target, nn.Module) else []
+    wrapped = [(m, name, part) for m in modules for name, part in m._modules.items() if isinstance(part, _WRAPPERS)]
+    for module, name, part in wrapped:
+        module._modules[name] = part.module
+    try:
+        yield bool(wrapped)
+    finally:
+        for module, name, part in wrapped:
+            module._modules[name] = part

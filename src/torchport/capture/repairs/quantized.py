@@ -1,0 +1,121 @@
+"""Quantized layers, whose weights are packed in objects that no capture can look into.
+
+During a capture each packed object is replaced by a stand-in with the integers, scales and biases that were in it, and
+a quantized tensor by a record of integers, scale and zero point. Both tell torch (`__torch_function__`) what to do with
+the operators they are given to:
+
+- a static operator is computed between a dequantization and a quantization, which become DequantizeLinear and
+  QuantizeLinear:         q(f(dq(x)))
+- a dynamic one quantizes its input by its own smallest and largest number, as fbgemm does, and multiplies integers:
+                          float(MatMulInteger(q(x), w)) · scale of x · scale of w + bias
+
+Source of truth: ATen's native/quantized/cpu: QuantUtils.h (`ChooseQuantizationParams`), qlinear_dynamic.cpp, and
+native/RNN.cpp for the recurrent layers, which quantize their input once and their state at each step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+import torchport.operators.library.matmul_integer  # noqa: F401 - defines the operator
+from torchport.capture.repairs.quantized_recurrent import quantized_gru, quantized_lstm
+from torchport.capture.repairs.quantized_tensors import Cell, Overloads, Packed, Weight, quantize_per_tensor
+
+NAME = "quantized layers unpacked"
+
+_FUNCTIONS = {
+    "quantize_per_tensor": quantize_per_tensor,
+    "quantized_lstm": quantized_lstm,
+    "quantized_gru": quantized_gru,
+}
+
+
+def knows(error: Exception) -> bool:
+    """torch.export wants to take the packed objects apart, and they do not let it."""
+    return "__obj_flatten__" in str(error)
+
+
+@contextlib.contextmanager
+def repaired(target: Any) -> Iterator[bool]:
+    """Stand-ins in the place of every packed object, and of the functions that make or take quantized tensors."""
+    modules = list(target.modules()) if isinstance(target, nn.Module) else []
+    packed = [(m, k, v) for m in modules for k, v in vars(m).items() if isinstance(v, torch.ScriptObject)]
+    importlib.import_module("torch.ao.quantization.fx._decomposed")  # defines the operators; it takes a while
+
+    saved = {name: getattr(torch, name) for name in _FUNCTIONS}
+    stubs = [m for m in modules if isinstance(m, torch.ao.nn.quantized.Quantize)]
+    buffers = [(m, dict(m._buffers)) for m in (*stubs, *(m for m, _, _ in packed))]
+    for stub in stubs:  # their numbers are tensors, which a capture cannot look into
+        for name in ("scale", "zero_point"):
+            number = stub._buffers.pop(name)
+            assert number is not None
+            stub.__dict__[name] = number.item()
+    for module, key, value in packed:
+        setattr(module, key, _stand_in(value, module))
+    for name, function in _FUNCTIONS.items():
+        setattr(torch, name, function)
+    try:
+        yield bool(packed)
+    finally:
+        for name, function in saved.items():
+            setattr(torch, name, function)
+        for module, key, value in packed:
+            setattr(module, key, value)
+        for stub in stubs:
+            del stub.__dict__["scale"], stub.__dict__["zero_point"]
+        for module, own in buffers:
+            module._buffers.clear()
+            module._buffers.update(own)
+
+
+def _stand_in(packed: torch.ScriptObject, holder: nn.Module) -> Overloads:
+    kind = packed._type().name()  # type: ignore[attr-defined]
+    if kind == "CellParamsBase":
+        return _cell(packed, holder)
+    if kind == "EmbeddingPackedParamsBase":
+        return _kept(holder, "weight", Packed(Weight.of(torch.ops.quantized.embedding_byte_unpack_q(packed)), None, {}))
+    if kind == "LinearPackedParamsBase":
+        return _linear(packed, holder, "weight")
+    weight, bias = packed.unpack()  # type: ignore[attr-defined]
+    names = ("stride", "padding", "dilation", "groups", "output_padding", "transpose")
+    options = {n: getattr(packed, n)() for n in names}
+    return _kept(holder, "weight", Packed(Weight.of(weight), bias, options))
+
+
+def _linear(packed: Any, holder: nn.Module, name: str) -> Packed:
+    weight, bias = torch.ops.quantized.linear_unpack(packed)
+    return _kept(holder, name, Packed(Weight.of(weight) if weight.is_quantized else weight.half(), bias, {}))
+
+
+def _cell(packed: Any, holder: nn.Module) -> Cell:
+    (kind, _, _, numbers, layers), _ = packed.__getstate__()
+    if not kind.startswith("quantized"):
+        raise NotImplementedError(f"a recurrent layer of the kind {kind}")
+    first, second = (_linear(p, holder, f"weight_{n}") for p, n in zip(layers, ("ih", "hh"), strict=True))
+    return Cell(first, second, bool(numbers[0]) if numbers else False)
+
+
+def _kept(holder: nn.Module, name: str, packed: Packed) -> Packed:
+    """Buffers of the module for the time of the capture, so that the file's weights have names."""
+    if isinstance(packed.weight, Weight):
+        parts = {"values": packed.weight.values, "scale": packed.weight.scale, "zero_point": packed.weight.zero_point}
+    else:
+        parts = {"half": packed.weight}
+    for part, tensor in {**parts, "bias": packed.bias}.items():
+        if tensor is not None:
+            holder._buffers[f"{name}_{part}"] = tensor.detach()
+    if packed.bias is not None:
+        packed.bias = holder._buffers[f"{name}_bias"]
+    if isinstance(packed.weight, Weight):
+        own = {part: holder._buffers[f"{name}_{part}"] for part in parts}
+        packed.weight = dataclasses.replace(packed.weight, **own)  # type: ignore[arg-type]
+    else:
+        packed.weight = holder._buffers[f"{name}_half"]
+    return packed

@@ -1,0 +1,184 @@
+"""nn.LSTM, nn.GRU and nn.RNN with a free sequence, and packed sequences.
+
+torch.export looks into `aten::lstm` step by step, which fixes the number of steps; and packing makes tensors whose
+sizes hang on values. During a capture the modules call these functions instead:
+
+- a layer becomes torchport::lstm or torchport::rnn, which become ONNX nodes (operators/library/recurrent.py);
+- a packed sequence remembers the padded tensor it came from. The node is given that and the lengths, and unpacking
+  gives its padded answer back, so that neither packing nor unpacking is left in the graph. Where someone changes the
+  packed rows themselves, they are padded again by their place:
+
+      batch_sizes[t] = how many lengths are above t        row of (t, b) = sum of batch_sizes before t, plus b
+
+Source of truth: torch/nn/modules/rnn.py, torch/nn/utils/rnn.py, and ATen's native/PackedSequence.cpp.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import rnn as modules
+from torch.nn.utils import rnn as sequences
+
+import torchport.operators.library.recurrent  # noqa: F401 - defines the two operators
+
+NAME = "recurrent layers as operators of their own"
+
+
+@contextlib.contextmanager
+def repaired(target: Any) -> Iterator[bool]:
+    """Put the functions in the place of torch's own, in the two modules that call them."""
+    present = isinstance(target, nn.Module) and any(isinstance(m, nn.RNNBase) for m in target.modules())
+    functions, check = _MODULES[0]._VF, nn.RNNBase.check_forward_args
+    # The model itself has checked its states already; here the check would turn the batch into a number.
+    nn.RNNBase.check_forward_args = nn.LSTM.check_forward_args = _no_check  # type: ignore[assignment]
+    for module in _MODULES:
+        module._VF = _Functions(functions)
+    try:
+        yield present
+    finally:
+        for module in _MODULES:
+            module._VF = functions
+        nn.RNNBase.check_forward_args = check  # type: ignore[method-assign]
+        nn.LSTM.check_forward_args = _LSTM_CHECK  # type: ignore[method-assign]
+
+
+_MODULES: tuple[Any, ...] = (modules, sequences)
+_LSTM_CHECK = nn.LSTM.check_forward_args
+
+
+def _no_check(module: nn.Module, *given: Any) -> None:
+    return None
+
+
+class _Functions:
+    """`torch._VF` with recurrent layers and packing of our own; everything else is torch's."""
+
+    def __init__(self, own: Any) -> None:
+        self._own = own
+
+    def __getattr__(self, name: str) -> Any:
+        if not torch.compiler.is_exporting():  # the TorchScript exporter knows torch's own operators only
+            return getattr(self._own, name)
+        return _REPLACED.get(name) or getattr(self._own, name)
+
+
+class _BatchSizes:
+    """Stands for the tensor `batch_sizes` of a packed sequence, knowing the lengths it comes from."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, lengths: Tensor, steps: Any) -> None:
+        self.lengths = lengths
+        self.steps = steps
+        self._padded: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.lengths.shape[0] if index == 0 else self.tensor()[index]
+
+    def size(self, axis: int = 0) -> _Longest:
+        return _Longest(self.lengths)
+
+    def tensor(self) -> Tensor:
+        """As torch has it, but with a zero for each step beyond the longest."""
+        return (self.lengths > torch.arange(self.steps).unsqueeze(1)).sum(1)
+
+    def remember(self, packed: Tensor, padded: Tensor) -> Tensor:
+        self._padded[id(packed)] = (packed, padded)  # the first keeps the id from being given away
+        return packed
+
+    def pad(self, packed: Tensor) -> Tensor:
+        """The padded rows, steps first."""
+        if id(packed) in self._padded:
+            return self._padded[id(packed)][1]
+        sizes = self.tensor()
+        rows = (sizes.cumsum(0) - sizes).unsqueeze(1) + torch.arange(self.lengths.shape[0])
+        real = self.lengths > torch.arange(self.steps).unsqueeze(1)
+        return packed[torch.where(real, rows, 0)]
+
+    def real(self) -> Tensor:
+        """Which steps of which rows are no padding: steps, batch."""
+        return self.lengths > torch.arange(self.steps).unsqueeze(1)
+
+
+class _Longest:
+    """The size of `batch_sizes`: the longest of the lengths. A comparison with it has been made by the model itself."""
+
+    def __init__(self, lengths: Tensor) -> None:
+        self.lengths = lengths
+
+    def __gt__(self, total: Any) -> bool:
+        return False
+
+    def number(self, steps: Any) -> Any:
+        longest = self.lengths.max().item()
+        torch._check(longest >= 1)
+        torch._check(longest <= steps)
+        return longest
+
+
+def _pack(input: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, _BatchSizes]:
+    padded = input.transpose(0, 1) if batch_first else input
+    sizes = _BatchSizes(lengths, padded.shape[0])
+    return sizes.remember(padded[sizes.real()], padded), sizes
+
+
+def _unpack(data: Tensor, sizes: _BatchSizes, batch_first: bool, padding: float, total: Any) -> tuple[Tensor, Tensor]:
+    padded, real = sizes.pad(data), sizes.real()
+    real = real.reshape(*real.shape, *[1] * (padded.dim() - 2))
+    padded = torch.where(real, padded, torch.full((), padding, dtype=padded.dtype))
+    if isinstance(total, _Longest):
+        padded = padded.narrow(0, 0, total.number(sizes.steps))
+    else:
+        rest = [0, 0] * (padded.dim() - 1)
+        padded = nn.functional.pad(padded, [*rest, 0, total - sizes.steps], value=padding)
+    return padded.transpose(0, 1) if batch_first else padded, sizes.lengths
+
+
+def _lstm(input: Tensor, *given: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """`_VF.lstm` in both its forms: of a padded tensor, and of packed rows with their batch sizes."""
+    if isinstance(given[0], _BatchSizes):
+        sizes, (h, c), *options = given
+        padded, h, c = torch.ops.torchport.lstm(
+            sizes.pad(input), sizes.lengths, h, c, *_options(options, batch_first=False)
+        )
+        return sizes.remember(padded[sizes.real()], padded), h, c
+    (h, c), *options = given
+    return torch.ops.torchport.lstm(input, None, h, c, *_options(options))
+
+
+def _other(kind: str) -> Any:
+    """The same for `_VF.gru` and its kin, which have one state."""
+
+    def function(input: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
+        if isinstance(given[0], _BatchSizes):
+            sizes, h, *options = given
+            padded, h = torch.ops.torchport.rnn(
+                kind, sizes.pad(input), sizes.lengths, h, *_options(options, batch_first=False)
+            )
+            return sizes.remember(padded[sizes.real()], padded), h
+        h, *options = given
+        return torch.ops.torchport.rnn(kind, input, None, h, *_options(options))
+
+    return function
+
+
+def _options(options: Sequence[Any], batch_first: bool | None = None) -> tuple[Any, ...]:
+    params, has_biases, num_layers, dropout, train, bidirectional, *rest = options
+    if train and dropout and num_layers > 1:
+        raise NotImplementedError("dropout between recurrent layers in train mode draws random numbers")
+    return list(params), has_biases, num_layers, bidirectional, rest[0] if batch_first is None else batch_first
+
+
+_REPLACED = {
+    "lstm": _lstm,
+    "gru": _other("GRU"),
+    "rnn_tanh": _other("RNN_TANH"),
+    "rnn_relu": _other("RNN_RELU"),
+    "_pack_padded_sequence": _pack,
+    "_pad_packed_sequence": _unpack,
+}

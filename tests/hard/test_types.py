@@ -1,0 +1,157 @@
+"""Models in other types than float32, and what ONNX Runtime's CPU has no kernel for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+import torch
+from agreement import check
+from torch import Tensor, nn
+from torch.nn import functional
+
+from torchport.engines.onnxruntime import has_kernels
+from torchport.graph import kernels
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+class Network(nn.Module):
+    """A convolution, norms, attention, and what is around them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv1d(4, 16, 3, stride=2, padding=1), nn.GroupNorm(2, 16)
+        self.qkv, self.last = nn.Linear(16, 48), nn.LayerNorm(16)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = functional.gelu(self.norm(self.conv(x))).transpose(1, 2)
+        q, k, v = self.qkv(y).unflatten(-1, (3, 4, 4)).permute(2, 0, 3, 1, 4)
+        y = y + functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+        return self.last(functional.silu(y)), y.relu().amax(1).sum(-1)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_a_network_in_another_type_keeps_it(tmp_path: Path, dtype: torch.dtype) -> None:
+    def x(batch: int, steps: int) -> tuple[Tensor]:
+        return (torch.randn(batch, 4, steps).to(dtype),)
+
+    axes = {"x": {0: "batch", 2: "steps"}}
+    exported, _ = check(tmp_path, Network().to(dtype).eval(), x(2, 10), [x(1, 7), x(3, 12)], dynamic=axes)
+    name = str(dtype).removeprefix("torch.")
+    assert {v.dtype for v in (*exported.inputs, *exported.outputs)} == {name}
+    found = [str(f) for f in exported.findings if "kernel" in str(f)]
+    assert bool(found) == (dtype != torch.float16)
+    weights = {v.dtype.name for v in exported.model.graph.initializers.values() if v.name.endswith("weight")}
+    assert weights == {{"float64": "DOUBLE"}.get(name, name.upper())}
+
+
+def test_a_recurrent_network_in_bfloat16(tmp_path: Path) -> None:
+    def x(batch: int, steps: int) -> tuple[Tensor]:
+        return (torch.randn(batch, steps, 6).bfloat16(),)
+
+    model = nn.LSTM(6, 8, batch_first=True).bfloat16()
+    axes = {"input": {0: "batch", 1: "steps"}}
+    _, ops = check(tmp_path, model, x(2, 5), [x(1, 9), x(4, 1)], dynamic=axes)
+    assert ops["LSTM"] == 1
+
+
+class Region(nn.Module):
+    """float32 weights, computed with in bfloat16 for a while."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.LayerNorm(16), nn.Linear(16, 4))
+        self.short, self.last = nn.Linear(4, 4).bfloat16(), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = self.body(x)
+        return self.last(self.short(y.bfloat16()).float())
+
+
+def test_regions_of_another_type(tmp_path: Path) -> None:
+    def x(batch: int) -> tuple[Tensor]:
+        return (torch.randn(batch, 8),)
+
+    check(tmp_path, Region(), x(3), [x(1), x(6)], dynamic={"x": {0: "batch"}}, precision=torch.bfloat16)
+
+
+class Picture(nn.Module):
+    """Normalizes bytes itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+        self.register_buffer("mean", torch.tensor([0.4, 0.5, 0.6]).view(3, 1, 1))
+
+    def forward(self, image: Tensor, gain: Tensor) -> tuple[Tensor, ...]:
+        x = image.permute(0, 3, 1, 2).float() / 255 - self.mean
+        shifted = (image << 1, image >> 1, image // 3, image - 200, image.sum((1, 2)))
+        return self.conv(x).mean((2, 3)), *shifted, torch.minimum(gain, gain.flip(0)), gain.clamp(-5, 5).amax(-1)
+
+
+def test_bytes_and_short_integers_wrap_as_in_pytorch(tmp_path: Path) -> None:
+    def given(batch: int, side: int) -> tuple[Tensor, ...]:
+        image = torch.randint(0, 256, (batch, side, side, 3), dtype=torch.uint8)
+        return image, torch.randint(-300, 300, (batch, 4), dtype=torch.int16)
+
+    axes = {"image": {0: "batch", 1: "side", 2: "side"}, "gain": {0: "batch"}}
+    check(tmp_path, Picture(), given(2, 8), [given(1, 9), given(5, 6)], dynamic=axes)
+
+
+# --- casts, node by node ----------------------------------------------------------------------------------------------
+
+
+def _fitted(*nodes: onnx.NodeProto) -> ir.Model:
+    """A chain from a bfloat16 input `x` to an output `y`."""
+    shape = ["batch", 4]
+    graph = onnx.helper.make_graph(
+        list(nodes),
+        "chain",
+        [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.BFLOAT16, shape)],
+        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.BFLOAT16, shape)],
+    )
+    model = ir.from_proto(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=9))
+    kernels.fit(model, has_kernels)
+    return model
+
+
+def test_rounding_between_operators_stays_and_needless_casts_go() -> None:
+    node = onnx.helper.make_node
+    rounded = _fitted(node("Exp", ["x"], ["a"]), node("Sigmoid", ["a"], ["y"]))
+    assert [n.op_type for n in rounded.graph] == ["Cast", "Exp", "Cast", "Cast", "Sigmoid", "Cast"]
+    selected = _fitted(node("Relu", ["x"], ["a"]), node("Neg", ["a"], ["b"]), node("Exp", ["b"], ["y"]))
+    assert [n.op_type for n in selected.graph] == ["Cast", "Relu", "Neg", "Exp", "Cast"]
+
+
+def test_what_has_kernels_is_left_alone() -> None:
+    model = _fitted(onnx.helper.make_node("Transpose", ["x"], ["a"]), onnx.helper.make_node("Transpose", ["a"], ["y"]))
+    assert [n.op_type for n in model.graph] == ["Transpose", "Transpose"]
+
+
+def test_a_turned_and_cast_factor_does_not_crash_onnx_runtime(tmp_path: Path) -> None:
+    """Transpose, Cast, MatMul: a segmentation fault in ONNX Runtime 1.31.1 if it is left as it is."""
+
+    def model(x: Tensor, w: Tensor) -> Tensor:
+        return x.transpose(0, 1).float() @ w
+
+    def given(batch: int, steps: int) -> tuple[Tensor, ...]:
+        return torch.randn(batch, steps, 4).half(), torch.randn(4, 6)
+
+    axes = {"x": {0: "batch", 1: "steps"}}
+    _, ops = check(tmp_path, model, given(2, 5), [given(3, 4)], dynamic=axes, precision=torch.float16)
+    assert ops["MatMul"] == 1
+
+
+def test_the_error_function_is_exact_to_the_last_digits_of_float64(tmp_path: Path) -> None:
+    numbers = torch.cat([torch.linspace(-7, 7, 2001), torch.tensor([0.0, 1e-300, 100.0, -1e300])]).double()
+    exported, _ = check(tmp_path, lambda x: torch.erf(x), (numbers,), [(numbers * 0.9,)])
+    given = np.asarray(exported.proof.cases[0].max_abs)
+    assert given < 1e-15
