@@ -76,10 +76,11 @@ class Branching(nn.Module):
         return -x
 
 
-def test_a_branch_on_data_survives_by_the_script_route() -> None:
+def test_a_branch_on_data_survives_by_the_rewrite_and_script_routes() -> None:
     model = Branching()
+    assert tp.export(model, X, dynamic={"x": {0: "n"}}, route="script").proven
     exported = tp.export(model, X, dynamic={"x": {0: "n"}})
-    assert exported.route == "script"
+    assert exported.route == "rewrite"
     assert exported.attempts[0].outcome == "failed"
     assert "test_export.py" in exported.attempts[0].reason
     for x in (torch.ones(3, 4), -torch.ones(3, 4)):

@@ -79,7 +79,7 @@ class NeverSeen(nn.Module):
 
 def test_a_branch_that_no_case_takes_is_not_proven() -> None:
     with pytest.raises(tp.ProofError, match="no case went the other way") as caught:
-        tp.export(NeverSeen(), (X,))
+        tp.export(NeverSeen(), (X,), route="trace")
     assert "test_doubts.py" in str(caught.value)
 
 
@@ -92,7 +92,7 @@ class AnswersZeros(nn.Module):
 
 def test_a_frozen_branch_gets_no_excuse_for_being_ill_conditioned() -> None:
     with pytest.raises(tp.ProofError):
-        tp.export(AnswersZeros(), (X,))
+        tp.export(AnswersZeros(), (X,), route="trace")
 
 
 class CountsSteps(nn.Module):
@@ -119,7 +119,7 @@ class Packed(nn.Module):
 
 def test_what_the_tracer_warns_of_inside_torch_counts_too() -> None:
     with pytest.raises((tp.ProofError, tp.CaptureError)):
-        tp.export(Packed(), (torch.randn(2, 6, 8), torch.tensor([6, 6])))
+        tp.export(Packed(), (torch.randn(2, 6, 8), torch.tensor([6, 6])), route="trace")
 
 
 def test_a_model_that_exits_is_an_error() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import inspect
+import subprocess
+import sys
 from typing import Any
 
 import control_flow
@@ -113,6 +115,25 @@ def test_the_source_can_be_shown_and_kept() -> None:
     exec(text, kept)
     for x in unseen():
         np.testing.assert_array_equal(np.asarray(kept["EarlyReturn"].forward(model, x).detach()), answers(model, x)[0])
+
+
+def test_a_class_made_inside_a_function_that_runs_is_rewritten() -> None:
+    class Local(torch.nn.Module):
+        def forward(self, x):
+            if x.sum() > 0:
+                return x * 2
+            return x
+
+    exported = tp.export(Local(), (torch.randn(3, 4),), dynamic=DYNAMIC)
+    assert exported.route == "rewrite"
+
+
+def test_a_model_that_needs_no_rewrite_does_not_even_import_it() -> None:
+    code = (
+        "import sys, torch, torchport as tp; tp.export(torch.nn.Linear(2, 2), torch.randn(3, 2)); "
+        "assert not [m for m in sys.modules if m.startswith('torchport.capture.rewrite')]"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
 
 
 def test_nothing_to_rewrite_is_said() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import gc
+import inspect
 from collections.abc import Iterator, Sequence
 from types import CodeType, FunctionType
 
@@ -117,4 +118,11 @@ class Plan:
 
 
 def _holds(outer: CodeType, inner: CodeType) -> bool:
-    return any(c is inner or _holds(c, inner) for c in outer.co_consts if isinstance(c, CodeType))
+    """Whether a function defines another inside. The methods of a class it defines are their own functions."""
+    inside = [c for c in outer.co_consts if isinstance(c, CodeType) and _is_function(c)] if _is_function(outer) else []
+    return any(c is inner or _holds(c, inner) for c in inside)
+
+
+def _is_function(code: CodeType) -> bool:
+    """Not a module or the body of a class."""
+    return bool(code.co_flags & inspect.CO_OPTIMIZED)
