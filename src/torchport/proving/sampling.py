@@ -13,7 +13,7 @@ import numpy as np
 from torchport.records import Dim
 
 Array = np.ndarray[Any, Any]
-Values = Literal["kept", "example", "flipped", "zeros", "ones", "larger", "huge", "tiny", "random", "padded"]
+Values = Literal["in turn", "kept", "example", "flipped", "zeros", "ones", "larger", "huge", "tiny", "random", "padded"]
 
 _FEW = 4  # an example with at most so many different values is a mask or a flag, not a measurement
 _STEPS = {"huge": 1, "tiny": -1, "ones": -2}  # how far integers are moved where floats are scaled
@@ -110,6 +110,8 @@ def value_questions(inputs: Sequence[ProofInput], sizes: Mapping[str, int]) -> l
         kinds += [("sign flipped", "flipped", 0), ("zeros", "zeros", 0), ("larger", "larger", 2)]
     else:
         kinds += [("random again", "random", 2)]
+    if any(i.example.dtype.kind in "iu" and i.example.size and i.example.min() >= 0 for i in inputs):
+        kinds += [("numbers in turn", "in turn", 3)]  # 0 among them, which is often padding and seldom drawn
     return [Question(label, values, seed, dict(sizes)) for label, values, seed in kinds]
 
 
@@ -227,6 +229,8 @@ def _sample_integers(example: Array, shape: tuple[int, ...], rng: np.random.Gene
     if question.values in _STEPS:  # beyond the example's range: only to send a branch the other way
         near = np.resize(example, shape).astype(np.int64) + _STEPS[question.values]
         return np.maximum(near, 0).astype(example.dtype)
+    if question.values == "in turn" and example.min() >= 0:
+        return np.resize(np.arange(int(example.max()) + 1), shape).astype(example.dtype)
     numbers = rng.integers(example.min(), example.max(), shape, dtype=example.dtype, endpoint=True)
     return np.sort(numbers, axis=-1) if _is_boxes(example) else numbers
 

@@ -29,7 +29,7 @@ from torchport.capture.rewrite.lifting import (
 )
 from torchport.capture.rewrite.loops import Loop
 from torchport.capture.rewrite.merging import UNSET, as_number_tensor, copies, fitted, merged
-from torchport.capture.rewrite.operators import choice
+from torchport.capture.rewrite.operators import choice, known_symbols
 from torchport.capture.rewrite.refusal import RewriteError
 from torchport.capture.rewrite.rows import Rows
 
@@ -41,6 +41,7 @@ def cond(test: Any, then: Callable[..., Any], otherwise: Callable[..., Any], *st
     truth = _truth(test)
     if isinstance(truth, bool):
         return (then if truth else otherwise)(*state)
+    known = known_symbols()
     first, second = rehearse(then, *copies(state)), rehearse(otherwise, *copies(state))
     places = list(dict.fromkeys([*first.changed, *second.changed]))
     if places:
@@ -53,7 +54,7 @@ def cond(test: Any, then: Callable[..., Any], otherwise: Callable[..., Any], *st
     written = together(first.written, second.written)
     names = _parameters(then)
     with unrecorded():
-        plan, spec = merged(first.result, second.result, lambda n: _named(names, n))
+        plan, spec = merged(first.result, second.result, lambda n: _named(names, n), known)
     modes = active_modes()
     moving = [n for n, leaf in enumerate(plan) if leaf.kind not in ("constant", "unset")]
 
@@ -254,10 +255,9 @@ def never(test: Any) -> bool:
     return truth if isinstance(truth, bool) else False
 
 
-def holds(test: Any) -> bool:
-    """Whether an assertion holds. A graph has no assertions: there it is taken for granted."""
-    truth = _truth(test)
-    return truth if isinstance(truth, bool) else True
+def holds(test: Callable[[], Any]) -> Any:
+    """Whether an assertion holds. A graph has no assertions: there it is taken for granted, and not looked at."""
+    return True if torch.compiler.is_exporting() else test()
 
 
 def bool_(value: Any = False) -> Any:

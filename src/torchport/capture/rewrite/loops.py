@@ -23,7 +23,7 @@ from torchport.capture.rewrite.merging import (
     number_type,
     same,
 )
-from torchport.capture.rewrite.operators import fake_mode, fresh_size, loop
+from torchport.capture.rewrite.operators import fresh_size, known_symbols, loop, symbols_of
 from torchport.capture.rewrite.refusal import RewriteError
 from torchport.capture.rewrite.rows import Rows
 
@@ -152,8 +152,8 @@ class Carried:
                 raise RewriteError(f"the loop changes the rank of {self.name} from {len(self.sizes)} to {new.dim()}")
             self.kind = "tensor"
             self.dtype = new.dtype
-            self.sizes = [size if _symbols(size) <= known else 0 for size in new.shape]
-            self.changing = {axis for axis, size in enumerate(new.shape) if not _symbols(size) <= known}
+            self.sizes = [size if symbols_of(size) <= known else 0 for size in new.shape]
+            self.changing = {axis for axis, size in enumerate(new.shape) if not symbols_of(size) <= known}
             return
         else:
             self.dtype = torch.promote_types(self.dtype, new.dtype)
@@ -170,18 +170,9 @@ class Carried:
             self.changing |= {axis for axis, (a, b) in pairs if axis and not _equal(a, b)}
 
 
-def _symbols(size: Any) -> set[Any]:
-    return set(size.node.expr.free_symbols) if isinstance(size, torch.SymInt) else set()
-
-
 def _equal(left: Any, right: Any) -> bool:
     with disable_proxy_modes_tracing():
         return bool(left is right or statically_known_true(left == right))
-
-
-def _known_symbols() -> set[Any]:
-    """Every size there is a name for by now."""
-    return set(fake_mode().shape_env.var_to_range)
 
 
 class Loop:
@@ -282,7 +273,7 @@ class Loop:
         ]
         carried = [Carried.of(f"'{name}'", leaf) for name, leaf in zip(names, leaves, strict=True)]
         for _ in range(_ROUNDS):
-            known = _known_symbols()
+            known = known_symbols()
             with unrecorded():
                 now = [c.sample() for c in carried]
             number = torch.zeros((), dtype=torch.int64)
@@ -318,7 +309,7 @@ class Loop:
     def _lists_as_rows(self, state: tuple[Any, ...]) -> tuple[Any, ...]:
         """Lists that a round makes longer; missing values in the structure they get."""
         number = torch.zeros((), dtype=torch.int64)
-        known = _known_symbols()
+        known = known_symbols()
         rehearsal = rehearse(self._round, tuple(copies(state)), number)
         _, *new = rehearsal.result
         return tuple(self._as_rows(a, b, known) for a, b in zip(state, new, strict=True))
@@ -343,4 +334,4 @@ class Loop:
             return before
         if before:
             return Rows(torch.stack([i if isinstance(i, torch.Tensor) else torch.as_tensor(i) for i in before]))
-        return _Empty(sizes, dtype, {axis for axis, size in enumerate(sizes) if not _symbols(size) <= known})
+        return _Empty(sizes, dtype, {axis for axis, size in enumerate(sizes) if not symbols_of(size) <= known})

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from torchport.capture.rewrite.operators import symbols_of
 from torchport.capture.rewrite.refusal import RewriteError
 from torchport.capture.rewrite.rows import Rows
 
@@ -124,13 +125,14 @@ class DifferentBranchesError(RewriteError):
     """What two branches give cannot become one; what comes after them may go into both instead."""
 
 
-def merged(left: Any, right: Any, name: Callable[[int], str]) -> tuple[list[Leaf], pytree.TreeSpec]:
+def merged(left: Any, right: Any, name: Callable[[int], str], known: set[Any]) -> tuple[list[Leaf], pytree.TreeSpec]:
     """How to carry the results of two branches.
 
     Args:
         left: what one branch gave.
         right: what the other gave.
         name: what to call the n-th value in a refusal.
+        known: the sizes there was a name for before the branches; others mean nothing outside of one.
 
     Returns:
         A plan for each value, and their structure.
@@ -140,7 +142,7 @@ def merged(left: Any, right: Any, name: Callable[[int], str]) -> tuple[list[Leaf
     others, other_spec = flatten(right)
     if spec != other_spec:
         raise DifferentBranchesError(f"the two branches give different structures: {_shown(left)} and {_shown(right)}")
-    plan = [_leaf(a, b, name(n)) for n, (a, b) in enumerate(zip(values, others, strict=True))]
+    plan = [_leaf(a, b, name(n), known) for n, (a, b) in enumerate(zip(values, others, strict=True))]
     return plan, spec
 
 
@@ -195,23 +197,28 @@ def _filled(value: Any, other: Any) -> Any:
     return Rows(stacked(value)) if value else _none_of(other)
 
 
-def _leaf(left: Any, right: Any, name: str) -> Leaf:
+def _leaf(left: Any, right: Any, name: str, known: set[Any]) -> Leaf:
     if isinstance(left, Unset) or isinstance(right, Unset):
         value = right if isinstance(left, Unset) else left
         if isinstance(value, torch.Tensor):
-            return Leaf("tensor", dtype=value.dtype, sizes=tuple(value.shape))
+            return Leaf("tensor", dtype=value.dtype, sizes=_outside(value.shape, known))
         if isinstance(value, Number):
             return Leaf("number", dtype=number_type(value))
         return Leaf("unset", Unset(f"{name} has a value on one side of the `if` only"))
     if same(left, right) and not isinstance(left, (torch.Tensor, Rows)):
         return Leaf("constant", left)
     if isinstance(left, Rows) and isinstance(right, Rows):
-        return Leaf("rows", dtype=left.block.dtype, sizes=(0, *left.tensor().shape[1:]))
+        return Leaf("rows", dtype=left.block.dtype, sizes=(0, *_outside(left.tensor().shape[1:], known)))
     if isinstance(left, Number) and isinstance(right, Number):
         return Leaf("number", dtype=_common_number(left, right))
     if isinstance(left, (torch.Tensor, *Number)) and isinstance(right, (torch.Tensor, *Number)):
         return _tensor_leaf(left, right, name)
     raise DifferentBranchesError(f"{name} is {_shown(left)} in one branch and {_shown(right)} in the other")
+
+
+def _outside(sizes: Sequence[Any], known: set[Any]) -> tuple[Any, ...]:
+    """Sizes for a tensor that nothing reads: those that mean something outside of the branch, else none."""
+    return tuple(size if symbols_of(size) <= known else 0 for size in sizes)
 
 
 def _common_number(left: Any, right: Any) -> torch.dtype:

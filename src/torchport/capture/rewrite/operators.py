@@ -157,6 +157,15 @@ def fresh_size() -> torch.SymInt:
     return size
 
 
+def known_symbols() -> set[Any]:
+    """Every size there is a name for by now."""
+    return set(fake_mode().shape_env.var_to_range)
+
+
+def symbols_of(size: Any) -> set[Any]:
+    return set(size.node.expr.free_symbols) if isinstance(size, torch.SymInt) else set()
+
+
 def fake_mode() -> Any:
     """The mode in which torch.export runs the model, with its sizes."""
     mode = torch._guards.detect_fake_mode()

@@ -456,7 +456,7 @@ class _Rewriter:
         if isinstance(statement, ast.Assert):
             test = self._expression(statement.test)
             if _is_chosen(statement):
-                test = self._call("holds", [test], statement)
+                test = self._call("holds", [_thunk(test)], statement)
             statement.test = test
             return statement
         return self._expressions_in(statement)
