@@ -39,11 +39,21 @@ def write(path: Path, names: list[str], results: Results) -> None:
     parts = [
         HEAD,
         f"Versions: {versions}.\n",
+        _progress(names, results),
         _summary(known, results),
         _misses(known, results),
         _table(known, results),
     ]
     path.write_text("\n".join(parts))
+
+
+def _progress(names: list[str], results: Results) -> str:
+    """What was not run is said first."""
+    done = {e: sum((n, e) in results for n in names) for e in EXPORTERS}
+    if min(done.values()) == len(names):
+        return ""
+    counts = " and ".join(f"{done[e]} of {len(names)} with {shown}" for e, shown in EXPORTERS.items())
+    return f"**Not complete: run so far {counts}, over several versions of the code.**\n"
 
 
 def _summary(names: list[str], results: Results) -> str:
