@@ -9,7 +9,7 @@ from torchport.capture import models
 from torchport.capture.rewrite.plan import Plan, Rewritten
 from torchport.capture.rewrite.reading import plan_by_reading
 from torchport.capture.routes.base import Request
-from torchport.capture.routes.rewrite import rewritten_program
+from torchport.capture.routes.rewrite import NOTHING, rewritten_program
 from torchport.errors import CaptureError
 from torchport.pipeline.job import Job
 from torchport.silence import silence
@@ -58,7 +58,7 @@ def _captured_plan(model: Any, args: Any, kwargs: dict[str, Any] | None, dynamic
             with silence():
                 return rewritten_program(request, [])[0]
         except CaptureError as error:
-            if error.what == "the capture named no line to rewrite":
+            if error.what == NOTHING:
                 return Plan()
             raise
 

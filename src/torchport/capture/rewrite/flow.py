@@ -1,7 +1,7 @@
 """What rewritten code calls in place of `if`, `while`, `for` and their kin.
 
 A plain value takes plain Python's way, so rewritten code runs as the original did. A tensor, or a size that is not
-known, under torch.export becomes `torch.cond` or a loop, with both ways in the graph.
+known, under torch.export becomes one of the two operators of `operators.py`, with both ways in the graph.
 """
 
 from __future__ import annotations

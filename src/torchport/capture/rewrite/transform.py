@@ -222,7 +222,7 @@ class _Rewriter:
                 done += self._if(statement, live)
             elif isinstance(statement, (ast.While, ast.For)):
                 if self._converts(statement):
-                    loop, returned = self._loop(statement, live, rest)
+                    loop, returned = self._loop(statement, live)
                     done += loop
                     if returned is not None:
                         self._need_tail(statement, tail)
@@ -324,7 +324,7 @@ class _Rewriter:
             for node in liveness.own_nodes(statement.body)
         )
 
-    def _loop(self, statement: Loop, live: set[str], rest: list[ast.stmt]) -> tuple[list[ast.stmt], ast.If | None]:
+    def _loop(self, statement: Loop, live: set[str]) -> tuple[list[ast.stmt], ast.If | None]:
         """A loop as a call; and an `if` to put after it when the loop returns from the function."""
         if statement.orelse:
             raise RewriteLineError("a loop with `else` cannot be rewritten", statement.lineno)

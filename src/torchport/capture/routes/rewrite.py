@@ -25,6 +25,7 @@ from torchport.capture.routes.base import Captured, Request
 from torchport.errors import CaptureError
 from torchport.silence import silence
 
+NOTHING = "the capture named no line to rewrite"
 _TRIES = 60  # lines to rewrite in one model
 
 
@@ -72,8 +73,10 @@ def rewritten_program(request: Request, repairs: list[str]) -> tuple[Plan, torch
         added = _add_sizes(plan, program, request, guards, banned)
         by_size += added
         if not added:
-            if not plan.functions or export.frozen(program, request):
-                raise failure or CaptureError("the capture named no line to rewrite")
+            if not plan.functions:
+                raise failure or CaptureError(NOTHING)
+            if failure is not None and export.frozen(program, request):
+                raise failure
             export.check_not_frozen(program, request, guards)
             return plan, program, guards
     raise CaptureError(f"more than {_TRIES} lines ask to be rewritten")
@@ -128,5 +131,5 @@ def _refused(cause: BaseException, error: Exception, plan: Plan) -> CaptureError
     if isinstance(cause, RewriteError):
         return CaptureError(f"cannot be rewritten: {cause}", where=where or None)
     assert isinstance(error, CaptureError)
-    what = error.what if plan.functions else f"the capture named no line to rewrite: {error.what}"
+    what = error.what if plan.functions else f"{NOTHING}: {error.what}"
     return CaptureError(what, where=where or None)
