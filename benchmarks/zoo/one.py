@@ -12,6 +12,7 @@ import logging
 import os
 import re
 import resource
+import signal
 import sys
 import tempfile
 import time
@@ -25,6 +26,7 @@ import onnxruntime
 import torch
 from spec import Cache, Input, Spec, declare_torchvision_operators
 
+LIMIT = 120  # seconds for an export; a signal ends the process then
 RELATIVE, ABSOLUTE = 1e-3, 1e-4  # the second of the largest number of the output
 
 
@@ -38,9 +40,11 @@ def main(exporter: str, name: str) -> None:
     model = spec.model()
     with tempfile.TemporaryDirectory() as folder, _stdout_to_stderr():
         target = Path(folder) / "model.onnx"
+        signal.alarm(LIMIT)
         started = time.perf_counter()
         result = _export(exporter, spec, model, target)
         result["seconds"] = round(time.perf_counter() - started, 1)
+        signal.alarm(0)
         if result["outcome"] == "exported":
             with torch.no_grad():
                 result |= _check(spec, model, target)
@@ -125,7 +129,7 @@ def _reason(error: BaseException) -> str:
 def _check(spec: Spec, model: torch.nn.Module, target: Path) -> dict[str, Any]:
     session = onnxruntime.InferenceSession(str(target), providers=["CPUExecutionProvider"])
     for seed, sizes in enumerate((spec.example, *spec.unseen), start=1):
-        for padded in (False, True):
+        for padded in (False, True) if any(one.ones for one in spec.tensors.values()) else (False,):
             answer = model(**spec.arguments(sizes, seed, padded=padded), **spec.fixed)
             # made again, as the model writes to a cache
             problem = _differs(session, spec.arguments(sizes, seed, padded=padded), answer)

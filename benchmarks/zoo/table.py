@@ -20,7 +20,7 @@ HEAD = """# Coverage: the zoo
 Written by `make bench-zoo`; not to be edited by hand. The smallest model of every `timm` module and tiny
 configurations of `transformers` architectures, with random weights, are exported with a dynamic batch (and sequence)
 by `torchport` and by `torch.onnx.export(dynamo=True)` with the same dynamic dimensions. Each export runs in a process
-of its own on two cores, with a limit of 150 s for either. The result is then checked by the benchmark, not by
+of its own on two cores, with a limit of 120 s for either. The result is then checked by the benchmark, not by
 torchport's proof: ONNX Runtime beside PyTorch at the example's sizes and at sizes that the exporter did not see,
 batch 1 among them, with and without padding where the model takes a mask.
 

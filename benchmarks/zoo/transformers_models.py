@@ -72,8 +72,6 @@ T5 = {
 }
 
 SPECS: dict[str, Spec] = {}
-# Beyond `max_position_embeddings` these models make their table of positions longer, in Python, while they run.
-TABLE = {"length": 128, "target": 128}
 
 
 def build(model: str, config: str, settings: dict[str, Any]) -> Callable[[], nn.Module]:
@@ -121,11 +119,9 @@ def encoder(name: str, model: str, **settings: Any) -> None:
     add(name, model, {**TINY, **settings}, {"input_ids": IDS, "attention_mask": MASK})
 
 
-def decoder(
-    name: str, model: str, base: dict[str, Any] = TINY_DECODER, limits: dict[str, int] | None = None, **settings: Any
-) -> None:
+def decoder(name: str, model: str, base: dict[str, Any] = TINY_DECODER, **settings: Any) -> None:
     inputs = {"input_ids": IDS, "attention_mask": MASK}
-    add(name, model, {**base, **settings}, inputs, fixed={"use_cache": False}, limits=limits or {})
+    add(name, model, {**base, **settings}, inputs, fixed={"use_cache": False})
 
 
 def step(name: str, model: str, cache: Cache, **settings: Any) -> None:
@@ -134,12 +130,10 @@ def step(name: str, model: str, cache: Cache, **settings: Any) -> None:
     add(f"{name}-step", model, {**TINY_DECODER, **settings}, inputs, fixed={"use_cache": True})
 
 
-def seq2seq(
-    name: str, model: str, base: dict[str, Any] = SEQ2SEQ, limits: dict[str, int] | None = None, **settings: Any
-) -> None:
+def seq2seq(name: str, model: str, base: dict[str, Any] = SEQ2SEQ, **settings: Any) -> None:
     target = Input(("batch", "target"), high=VOCABULARY)
     inputs = {"input_ids": IDS, "attention_mask": MASK, "decoder_input_ids": target}
-    add(name, model, {**base, **settings}, inputs, fixed={"use_cache": False}, limits=limits or {})
+    add(name, model, {**base, **settings}, inputs, fixed={"use_cache": False})
 
 
 def vision(name: str, model: str, image: Input = IMAGE, **settings: Any) -> None:
@@ -240,7 +234,7 @@ decoder("qwen3", "Qwen3ForCausalLM")
 decoder("smollm3", "SmolLM3ForCausalLM")
 decoder("stablelm", "StableLmForCausalLM")
 decoder("starcoder2", "Starcoder2ForCausalLM")
-decoder("xglm", "XGLMForCausalLM", limits=TABLE, d_model=32, num_layers=2, attention_heads=4, ffn_dim=64)
+decoder("xglm", "XGLMForCausalLM", d_model=32, num_layers=2, attention_heads=4, ffn_dim=64)
 
 # Decoders with their cache.
 GROUPED, WHOLE = Cache(heads=2, width=8), Cache(heads=4, width=8)
@@ -323,28 +317,15 @@ decoder(
 seq2seq("bart", "BartModel")
 seq2seq("bigbird-pegasus", "BigBirdPegasusModel", attention_type="original_full")
 seq2seq("blenderbot", "BlenderbotModel")
-# FSMT makes a mask of its own from the tokens when it gets none, or none if there is no padding: a branch on values.
-add(
-    "fsmt",
-    "FSMTModel",
-    {**SEQ2SEQ, "src_vocab_size": VOCABULARY, "tgt_vocab_size": VOCABULARY, "langs": ["en", "de"]},
-    {
-        "input_ids": IDS,
-        "attention_mask": MASK,
-        "decoder_input_ids": Input(("batch", "target"), high=VOCABULARY),
-        "decoder_attention_mask": Input(("batch", "target"), ones=True),
-    },
-    fixed={"use_cache": False},
-    limits=TABLE,
-)
+seq2seq("fsmt", "FSMTModel", src_vocab_size=VOCABULARY, tgt_vocab_size=VOCABULARY, langs=["en", "de"])
 seq2seq("led", "LEDModel", attention_window=4, max_encoder_position_embeddings=128, max_decoder_position_embeddings=128)
 seq2seq("longt5", "LongT5Model", T5, local_radius=3)
-seq2seq("m2m-100", "M2M100Model", limits=TABLE)
+seq2seq("m2m-100", "M2M100Model")
 seq2seq("marian", "MarianModel")
 seq2seq("mbart", "MBartModel")
 seq2seq("mt5", "MT5Model", T5)
 seq2seq("mvp", "MvpModel")
-seq2seq("nllb-moe", "NllbMoeModel", limits=TABLE, num_experts=4, encoder_sparse_step=2, decoder_sparse_step=2)
+seq2seq("nllb-moe", "NllbMoeModel", num_experts=4, encoder_sparse_step=2, decoder_sparse_step=2)
 seq2seq("pegasus", "PegasusModel")
 seq2seq("pegasus-x", "PegasusXModel", block_size=4, num_global_tokens=2)
 seq2seq("plbart", "PLBartModel")
@@ -563,7 +544,6 @@ add(
     {"input_features": Input(("batch", 40, 16)), "decoder_input_ids": TARGET},
     sizes=HEARD,
     fixed={"use_cache": False},
-    limits={"target": 64},
 )
 
 # Several kinds of input.
@@ -600,7 +580,6 @@ add(
     },
     {**BOXED, "pixel_values": IMAGE},
 )
-add("vilt", "ViltModel", {**TINY_VISION}, {"input_ids": IDS, "attention_mask": MASK, "pixel_values": IMAGE})
 add("blip-text-image", "BlipModel", TOWERS, TEXTS, sizes=SEEN)
 add(
     "visual-bert",

@@ -436,6 +436,71 @@ class CallsScripted(nn.Module):
         return scripted(self.layer(x))
 
 
+class Windows(nn.Module):
+    """A list of tuples of sizes, then tensors of different sizes put together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x):
+        windows = []
+        for start in range(0, len(x), 2):
+            windows.append((start, min(len(x), start + 2)))
+        parts = []
+        for start, end in windows:
+            part = x[start:end]
+            parts.append(self.layer(part) - part.sum(0, keepdim=True))
+        return torch.cat(parts), len(windows)
+
+
+class Positions(nn.Module):
+    """A list of numbers as long as the input, indexed, sliced and joined."""
+
+    def forward(self, x):
+        every = list(range(len(x)))
+        before = [-1]
+        pooled = before + every[1:][::2]
+        farthest = pooled[0] - every[-1]
+        return torch.arange(2 * len(pooled), farthest - 1, -1) * 1.0, x * len(every)
+
+
+class SameQuestion(nn.Module):
+    """One value asked for several times; a number is written where it holds."""
+
+    def forward(self, x):
+        large = (x.abs().max() > 3).item()
+        y = x * 1.0
+        if large:
+            y[x > 3] = 3
+        z = y.sum(1) if large else y.mean(1)
+        assert z.dim() == 1
+        if large and self.training:
+            z = z + 1
+        return y, z
+
+
+class PooledRows(nn.Module):
+    """A pool along an axis that varies, beside a branch."""
+
+    def forward(self, x):
+        y = nn.functional.max_pool1d(torch.cat([x, x + 1]).t(), 2)
+        return y * 2 if x.sum() > 0 else y
+
+
+class EqualOnOneSide(nn.Module):
+    """What one side takes two sizes to be does not hold on the other."""
+
+    def forward(self, x):
+        kept = x[x[:, 0] > 0]
+        other = x[x[:, 1] > 0]
+        if len(kept) == len(other):
+            y = kept * other
+        else:
+            y = torch.cat([kept, other])
+        return y, torch.cat([kept, other]).sum()
+
+
 REWRITTEN: dict[str, Any] = {
     model.__name__: model
     for model in (
@@ -468,6 +533,11 @@ REWRITTEN: dict[str, Any] = {
         OtherSizes,
         Forever,
         CallsScripted,
+        Windows,
+        Positions,
+        SameQuestion,
+        PooledRows,
+        EqualOnOneSide,
     )
 }
 

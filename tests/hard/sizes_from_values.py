@@ -116,6 +116,13 @@ class AtMost(nn.Module):
         return x[:, :n].sum(1)
 
 
+class Classes(nn.Module):
+    """As many columns as the values say."""
+
+    def forward(self, x):
+        return torch.nn.functional.one_hot(x).float().mean(0)
+
+
 BATCH = {"x": {0: "batch"}}
 ROWS = {"x": {0: "batch"}, "lengths": {0: "batch"}}
 
@@ -142,5 +149,6 @@ MODELS: dict[str, tuple[Any, Callable[[int], Inputs], dict[str, dict[int, str]]]
         {"x": {0: "b"}, "segment": {0: "b"}},
     ),
     "NoneFound": (NoneFound, lambda b: (torch.randn(b),), BATCH),
+    "Classes": (Classes, lambda b: (torch.randint(0, 6, (b + 3,)),), BATCH),
     "AtMost": (AtMost, lambda b: (torch.randn(b, 6), lengths(b, 6)), ROWS),
 }

@@ -155,3 +155,16 @@ def test_the_error_function_is_exact_to_the_last_digits_of_float64(tmp_path: Pat
     exported, _ = check(tmp_path, lambda x: torch.erf(x), (numbers,), [(numbers * 0.9,)])
     given = np.asarray(exported.proof.cases[0].max_abs)
     assert given < 1e-15
+
+
+class PaddedPool(nn.Module):
+    """Windows of negative numbers beside zeros: ONNX Runtime makes the two one, and forgets the zeros."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.max_pool2d(nn.functional.pad(x, (1, 1, 1, 1)), 3, 2)
+
+
+def test_zeros_before_a_pool_are_kept(tmp_path: Path) -> None:
+    images = [(-torch.rand(n, 2, 8, 8) - 1,) for n in (1, 2, 5)]
+    for opset in (11, 18, 22):
+        check(tmp_path, PaddedPool(), images[1], images, dynamic={"x": {0: "n"}}, opset=opset)

@@ -202,3 +202,27 @@ def test_every_dtype_is_kept_at_every_size(dtype: Any) -> None:
 def test_an_empty_example_can_grow() -> None:
     for dtype in (np.float32, np.int64, bool):
         assert sample(np.zeros((0, 3), dtype), shape={"n": 4}).shape == (4, 3)
+
+
+def test_a_costly_model_is_asked_little_and_says_so() -> None:
+    asked: list[tuple[int, ...]] = []
+
+    def counting(arrays: Sequence[Array]) -> list[Array]:
+        asked.append(arrays[0].shape)
+        return double(arrays)
+
+    given = ProofInput("x", X, {0: Dim("n")})
+    exam = examiner(counting, given, costly=True)
+    exam.check_repeatable()
+    proof = exam.examine(candidate(lambda x: x * 2))
+    assert proof.passed
+    assert [c.sizes["n"] for c in proof.cases] == [3, 1]
+    assert asked == [(3, 4), (1, 4), (1, 4)]  # the example only once
+    assert any("takes long" in str(f) for f in proof.findings)
+
+
+def test_a_costly_model_that_is_random_is_found_out() -> None:
+    rng = np.random.default_rng()
+    exam = examiner(lambda arrays: [arrays[0] + rng.standard_normal(arrays[0].shape).astype(np.float32)], costly=True)
+    with pytest.raises(RandomModelError, match="differently each time"):
+        exam.check_repeatable()

@@ -16,6 +16,7 @@ from torchport.capture.guards import Guard
 from torchport.capture.places import Site
 
 _SHAPES = "torch.fx.experimental.symbolic_shapes"
+_TRACE = "torch.__trace"  # with any handler at all, torch writes down every step for it
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _LIBRARIES = tuple({sysconfig.get_path(k) for k in ("stdlib", "platstdlib", "purelib", "platlib")})
 _FRAMEWORKS = tuple(
@@ -136,7 +137,7 @@ def watch_guards() -> Iterator[list[Guard]]:
     disabled = logging.root.manager.disable
     handler = _Guards()
     for logger in loggers:
-        logger.handlers = [logging.NullHandler()]
+        logger.handlers = [logging.NullHandler()] if logger.name != _TRACE else []
         logger.propagate = False
     shapes = logging.getLogger(_SHAPES)
     shapes.handlers = [handler]

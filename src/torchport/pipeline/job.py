@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -23,6 +24,8 @@ from torchport.silence import silence
 from torchport.tensors import to_numpy, to_torch
 
 Progress = Callable[[str], None]
+
+_COSTLY = 5.0  # seconds of one run
 
 
 class Job:
@@ -78,8 +81,10 @@ class Job:
         """Ask the example once: does the model run, what does it give, does it repeat itself?"""
         self.say("running the PyTorch model")
         self.arrays = [to_numpy(t) for t in self.call.tensors]
+        started = time.perf_counter()
         with silence():
             first = self._first_answer()
+        self._costly = time.perf_counter() - started > _COSTLY
         if not first:
             raise SourceError("the model gives no tensor back", next_step="return at least one tensor from forward")
         own = _distinct(self.reference.output_names, self.call.names)
@@ -93,9 +98,10 @@ class Job:
         self._first = first
         self._examiner = self._make_examiner("onnxruntime")
         with silence():
+            dimensions = self._examiner.plan()
             if not allow_random:
                 self._examiner.check_repeatable()
-            self._check_dimensions(self._examiner.plan())
+        self._check_dimensions(dimensions)
 
     def _check_output_axes(self, first: list[Array]) -> None:
         for name, axes in self.spec.outputs.items():
@@ -168,6 +174,7 @@ class Job:
             precision=models.precision(self.call),
             examples=[[to_numpy(t) for t in c.tensors] for c in self.example_calls],
             engine=engine,
+            costly=self._costly,
         )
 
     def capture_tensors(self) -> tuple[torch.Tensor, ...]:

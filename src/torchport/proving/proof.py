@@ -62,6 +62,7 @@ class Examiner:
         precision: the coarsest float dtype the model computes in.
         examples: further sets of input arrays to try as they are.
         engine: name of the engine that runs the candidates.
+        costly: whether one run takes so long that few questions must do.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Examiner:
         precision: str | None = None,
         examples: Sequence[Sequence[Array]] = (),
         engine: str = "onnxruntime",
+        costly: bool = False,
     ) -> None:
         self._reference = reference
         self._inputs = sampling.with_lengths(inputs)
@@ -82,6 +84,7 @@ class Examiner:
         self._examples = tuple(examples)
         self._engine = engine
         self._heavy = sampling.is_heavy(self._inputs)
+        self._costly = costly
         self._answers: dict[str, list[Array] | Refusal] = {}
         self._planned: list[Question] | None = None
         self._excuses = True
@@ -94,8 +97,9 @@ class Examiner:
 
     def check_repeatable(self) -> None:
         """Raise RandomModelError if the model answers the example otherwise than the first time."""
-        first = self._answer(self._first)
-        again = self._ask([i.example for i in self._inputs])
+        asked = self._cheapest() if self._costly else self._first
+        first = self._answer(asked)
+        again = self._ask(self._arrays(asked))
         if isinstance(first, Refusal) or isinstance(again, Refusal) or len(first) != len(again):
             raise RandomModelError("the model answers the example once, and not again", where=repr(again)[:200])
         checks = self._compare(first, again)
@@ -106,6 +110,11 @@ class Examiner:
                 where=f"{wrong[0].name}: {wrong[0].problem}",
                 next_step="export it in eval mode, or take random numbers as an input instead of drawing them inside",
             )
+
+    def _cheapest(self) -> Question:
+        """The question with the smallest inputs that PyTorch answers."""
+        answered = [q for q in self._questions() if not isinstance(self._answer(q), Refusal)]
+        return min(answered, key=lambda q: sum(a.size for a in self._arrays(q)))
 
     def plan(self) -> list[DimensionReport]:
         """Find which sizes PyTorch accepts, before anything is captured."""
@@ -152,7 +161,8 @@ class Examiner:
         return seen
 
     def _findings(self) -> list[Finding]:
-        return [
+        few = "one run takes long: each dimension was tried at one other size, and at no further values"
+        return [Finding(few)] * self._costly + [
             Finding(f"PyTorch itself refuses {d.name} = {d.refused_sizes}: {d.message}")
             for d in self.dimensions
             if d.refused
@@ -166,7 +176,7 @@ class Examiner:
             sizes = sampling.example_sizes(self._inputs)
             by_size = self._size_questions(sizes)
             one = {d.name: 1 for d in self.dimensions if 1 in d.accepted and sampling.is_batch(d.name, self._inputs)}
-            by_value = sampling.value_questions(self._inputs, {**sizes, **one})
+            by_value = [] if self._costly and by_size else sampling.value_questions(self._inputs, {**sizes, **one})
             padded = sampling.padding_questions(self._inputs, {**sizes, **self._several_rows(sizes)})
             self._planned = [self._first, *by_value, *padded, *by_size]
         return self._planned
@@ -188,7 +198,8 @@ class Examiner:
                 for seed, (role, size) in enumerate(found[name].items(), start=1)
             ]
         # A dimension that PyTorch only lets go to 1 was broadcast, not moved.
-        joint = self._joint_questions(sizes, [n for n, f in found.items() if not f.keys() & {"neighbor", "prime"}])
+        moved = {"neighbor", "prime", *(["smallest"] if self._costly else [])}
+        joint = self._joint_questions(sizes, [n for n, f in found.items() if not f.keys() & moved])
         pairs = [
             self._at(sizes, both, "pair " + "×".join(both), 3)
             for both in sampling.pair_sizes({n: f for n, f in found.items() if f})
@@ -200,6 +211,8 @@ class Examiner:
         accepted: dict[str, int] = {}
         refused: dict[int, str] = {}
         for role, options in candidates.items():
+            if accepted and self._costly:
+                break
             for size in options:
                 if size in refused or size in accepted.values():
                     continue

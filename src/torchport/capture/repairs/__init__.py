@@ -17,9 +17,12 @@ from typing import Any
 import torch
 
 from torchport.capture.repairs import (
+    cast_layers,
     causal_masks,
     flex_attention,
+    gradient_switches,
     inner_wrappers,
+    one_hot,
     padded_encoder,
     quantized,
     recurrent,
@@ -31,7 +34,9 @@ from torchport.capture.repairs import (
 )
 
 ALWAYS: tuple[Any, ...] = (inner_wrappers, padded_encoder, causal_masks, flex_attention, recurrent)
-AFTER_FAILED_CAPTURE: tuple[Any, ...] = (views_as_reshapes, symbolic_sizes, quantized, written_places)
+AFTER_FAILED_CAPTURE: tuple[Any, ...] = (
+    *(views_as_reshapes, symbolic_sizes, quantized, written_places, one_hot, cast_layers, gradient_switches),
+)
 AFTER_FAILED_TRANSLATION: tuple[Any, ...] = (settled_slices, weights_alone)
 
 

@@ -30,10 +30,11 @@ from torchport.capture.rewrite.lifting import (
 from torchport.capture.rewrite.loops import Loop
 from torchport.capture.rewrite.merging import UNSET, as_number_tensor, copies, fitted, merged
 from torchport.capture.rewrite.operators import choice, known_symbols
+from torchport.capture.rewrite.picking import at, getattr_, str_, text_
 from torchport.capture.rewrite.refusal import RewriteError
-from torchport.capture.rewrite.rows import Rows
+from torchport.capture.rewrite.rows import OpenList, Rows
 
-__all__ = ["UNSET", "cond", "for_loop", "while_loop"]
+__all__ = ["UNSET", "at", "cond", "for_loop", "getattr_", "str_", "text_", "while_loop"]
 
 
 def cond(test: Any, then: Callable[..., Any], otherwise: Callable[..., Any], *state: Any) -> Any:
@@ -178,7 +179,7 @@ def _truth(value: Any) -> Any:
             raise RewriteError(f"the truth of a tensor with {value.numel()} elements is asked")
         value = value.reshape(())
         return value if value.dtype is torch.bool else value != 0
-    if isinstance(value, Rows):
+    if isinstance(value, (OpenList, Items)):
         value = value.length() > 0
     if isinstance(value, (torch.SymInt, torch.SymFloat)):
         value = value != 0
@@ -296,7 +297,7 @@ def len_(value: Any) -> Any:
     """`len(value)`, without fixing a size."""
     if isinstance(value, torch.Tensor):
         return value.shape[0]
-    return value.length() if isinstance(value, (Rows, Items)) else builtins.len(value)
+    return value.length() if isinstance(value, (OpenList, Items)) else builtins.len(value)
 
 
 def min_(*values: Any, **options: Any) -> Any:
@@ -339,7 +340,9 @@ def sqrt_(value: Any) -> Any:
 
 def list_(value: Any = ()) -> Any:
     """`list(value)`; of a tensor or a list of unknown length, one of unknown length."""
-    if isinstance(value, (Rows, Numbers)):
+    if isinstance(value, OpenList):
+        return value.copy()
+    if isinstance(value, Items) and _open(value):
         return value
     if isinstance(value, torch.Tensor) and not isinstance(value.shape[0], int):
         return Rows(value)
@@ -388,7 +391,7 @@ def _stacked(values: Any) -> torch.Tensor | None:
 
 def _number(value: torch.Tensor, of: Any) -> Any:
     """Whole numbers that came from a list of numbers are numbers again."""
-    return item_(value) if isinstance(of, Numbers) else value
+    return item_(value) if isinstance(of, Numbers) or (isinstance(of, Rows) and of.numbers) else value
 
 
 def range_(*arguments: Any) -> Any:

@@ -23,8 +23,8 @@ from torch.utils import _pytree as pytree
 
 from torchport.capture.rewrite.attributes import Place, undone
 from torchport.capture.rewrite.items import Items
-from torchport.capture.rewrite.operators import fake_mode
-from torchport.capture.rewrite.rows import Rows
+from torchport.capture.rewrite.operators import apart, fake_mode
+from torchport.capture.rewrite.rows import OpenList, Rows
 
 
 class _Boundary(TorchFunctionMode):
@@ -78,7 +78,7 @@ class Rehearsal:
 
 def rehearse(function: Callable[..., Any], *arguments: Any) -> Rehearsal:
     """Run a function on fake tensors; nothing of it is recorded."""
-    with unrecorded(), undone() as changed, _Boundary() as boundary:
+    with unrecorded(), apart(), undone() as changed, _Boundary() as boundary:
         result = function(*arguments)
         result = pytree.tree_map_only(torch.Tensor, boundary.inside, result)
     pairs = list(boundary.outside.values())
@@ -101,7 +101,7 @@ def sizes_in(*values: Any) -> list[torch.SymInt]:
     def look(value: Any) -> None:
         if isinstance(value, torch.SymInt):
             found.setdefault(str(value.node.expr), value)
-        if isinstance(value, (torch.Tensor, Rows)) or id(value) in seen:
+        if isinstance(value, (torch.Tensor, OpenList)) or id(value) in seen:
             return
         seen.add(id(value))
         if isinstance(value, functools.partial):
@@ -131,7 +131,7 @@ def together(*lists: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 def _inside(leaf: Any, boundary: _Boundary) -> Any:
     if isinstance(leaf, Rows):
-        return Rows(boundary.inside(leaf.block), [boundary.inside(t) for t in leaf.added])
+        return Rows(boundary.inside(leaf.block), [boundary.inside(t) for t in leaf.added], numbers=leaf.numbers)
     return boundary.inside(leaf) if isinstance(leaf, torch.Tensor) else leaf
 
 

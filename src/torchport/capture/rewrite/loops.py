@@ -15,17 +15,20 @@ from torchport.capture.rewrite.lifting import active_modes, rehearse, sizes_in, 
 from torchport.capture.rewrite.merging import (
     Number,
     Unset,
-    as_number_tensor,
+    as_rows,
+    column,
     copies,
     fitted,
     flatten,
     from_number_tensor,
+    is_whole,
     number_type,
+    places_in,
     same,
 )
 from torchport.capture.rewrite.operators import fresh_size, known_symbols, loop, symbols_of
 from torchport.capture.rewrite.refusal import RewriteError
-from torchport.capture.rewrite.rows import Rows
+from torchport.capture.rewrite.rows import Columns, Ragged, Rows, as_number_tensor
 
 _ROUNDS = 8  # rehearsals until what a loop carries stays the same
 
@@ -37,6 +40,7 @@ class _Empty:
     sizes: list[Any]
     dtype: torch.dtype
     unknown: set[int]
+    numbers: bool
 
 
 @dataclasses.dataclass
@@ -50,6 +54,7 @@ class Carried:
         sizes: of the tensor before the first round.
         changing: the axes whose size changes from round to round.
         one_row: each round appends just one item to the list, and none reads it.
+        numbers: whether a list holds whole numbers.
     """
 
     name: str
@@ -59,6 +64,7 @@ class Carried:
     sizes: list[Any] = dataclasses.field(default_factory=list)
     changing: set[int] = dataclasses.field(default_factory=set)
     one_row: bool = False
+    numbers: bool = False
 
     @classmethod
     def of(cls, name: str, value: Any) -> Carried:
@@ -66,10 +72,11 @@ class Carried:
             return cls(name, value, "tensor", value.dtype, list(value.shape))
         if isinstance(value, Rows):
             block = value.tensor()
-            return cls(name, value, "rows", block.dtype, list(block.shape), {0})
+            return cls(name, value, "rows", block.dtype, list(block.shape), {0}, numbers=value.numbers)
         if isinstance(value, _Empty):
             sizes = [0 if axis in value.unknown else size for axis, size in enumerate(value.sizes)]
-            return cls(name, value, "rows", value.dtype, [0, *sizes], {0, *(axis + 1 for axis in value.unknown)})
+            changing = {0, *(axis + 1 for axis in value.unknown)}
+            return cls(name, value, "rows", value.dtype, [0, *sizes], changing, numbers=value.numbers)
         return cls(name, value, "constant")
 
     def sample(self) -> Any:
@@ -82,7 +89,7 @@ class Carried:
     def present(self, tensor: torch.Tensor) -> Any:
         """The value as the user's code sees it."""
         if self.kind == "rows":
-            return Rows(tensor)
+            return Rows(tensor, numbers=self.numbers)
         return from_number_tensor(tensor, self.dtype) if self.kind == "number" else tensor
 
     def start(self) -> torch.Tensor:
@@ -255,7 +262,8 @@ class Loop:
                 last.append(c.initial)
             elif c.one_row:
                 added = next(rows)
-                last.append(Rows(torch.cat([c.start(), added]) if isinstance(c.initial, Rows) else added))
+                block = torch.cat([c.start(), added]) if isinstance(c.initial, Rows) else added
+                last.append(Rows(block, numbers=c.numbers))
             else:
                 last.append(c.present(next(finals)))
         return tuple(spec.unflatten(last))
@@ -318,20 +326,33 @@ class Loop:
         if isinstance(before, Unset):
             leaves, spec = flatten(after)
             return spec.unflatten([before] * len(leaves))
-        if isinstance(before, Rows) or type(before) is not list:
+        if type(before) is not list:
             return before
         if isinstance(after, Rows):
-            sizes, dtype = list(after.block.shape[1:]), after.block.dtype
-        elif type(after) is list and len(after) > len(before):
+            sizes, dtype, numbers = list(after.block.shape[1:]), after.block.dtype, after.numbers
+        elif isinstance(after, Ragged):
+            return Ragged.of(before, after.axis) if before else _no_items(after.data, after.axis)
+        elif isinstance(after, Columns) or (type(after) is list and len(after) > len(before)):
+            places = places_in(after)
+            if places is not None:
+                return Columns([self._as_rows(column(before, n), column(after, n), known) for n in range(places)])
             item = after[-1]
             if not isinstance(item, (torch.Tensor, *Number)):
                 raise RewriteError(
-                    f"the loop appends {type(item).__name__} to a list; only tensors can become one tensor"
+                    f"the loop appends {type(item).__name__} to a list; only tensors, numbers and tuples of them can be"
                 )
             sizes = list(item.shape) if isinstance(item, torch.Tensor) else []
             dtype = item.dtype if isinstance(item, torch.Tensor) else number_type(item)
+            numbers = is_whole(item)
         else:
             return before
-        if before:
-            return Rows(torch.stack([i if isinstance(i, torch.Tensor) else torch.as_tensor(i) for i in before]))
-        return _Empty(sizes, dtype, {axis for axis, size in enumerate(sizes) if not symbols_of(size) <= known})
+        unknown = {axis for axis, size in enumerate(sizes) if not symbols_of(size) <= known}
+        if len(unknown) == 1 and type(after) is list:
+            (axis,) = unknown
+            return Ragged.of(before, axis) if before else _no_items(after[-1], axis)
+        return as_rows(before) if before else _Empty(sizes, dtype, unknown, numbers)
+
+
+def _no_items(like: torch.Tensor, axis: int) -> Ragged:
+    sizes = [0 if n == axis else size for n, size in enumerate(like.shape)]
+    return Ragged(torch.zeros(sizes, dtype=like.dtype), torch.zeros(0, dtype=torch.int64), axis)

@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 
 from torchport.capture.rewrite.operators import symbols_of
 from torchport.capture.rewrite.refusal import RewriteError
-from torchport.capture.rewrite.rows import Rows
+from torchport.capture.rewrite.rows import Columns, OpenList, Ragged, Rows, as_number_tensor as as_number_tensor
 
 
 class Unset:
@@ -49,13 +49,6 @@ def number_type(value: Any) -> torch.dtype:
     return torch.get_default_dtype()
 
 
-def as_number_tensor(value: Any, dtype: torch.dtype) -> torch.Tensor:
-    """A Python number as a tensor without axes."""
-    if isinstance(value, torch.SymBool):
-        value = torch.sym_ite(value, 1, 0)
-    return torch.full((), value, dtype=dtype)
-
-
 def from_number_tensor(tensor: torch.Tensor, dtype: torch.dtype) -> Any:
     """What the user's code gets for a number that became a tensor: whole numbers may be sizes, so they are numbers."""
     return tensor.item() if dtype is torch.int64 else tensor
@@ -65,7 +58,7 @@ def same(left: Any, right: Any) -> bool:
     """Whether two values that are no tensors are one constant."""
     if left is right:
         return True
-    if isinstance(left, (torch.Tensor, Unset, Rows)) or isinstance(right, (torch.Tensor, Unset, Rows)):
+    if isinstance(left, (torch.Tensor, Unset, OpenList)) or isinstance(right, (torch.Tensor, Unset, OpenList)):
         return False
     if isinstance(left, (torch.SymInt, torch.SymFloat)) or isinstance(right, (torch.SymInt, torch.SymFloat)):
         if not isinstance(left, Number) or not isinstance(right, Number):
@@ -83,12 +76,14 @@ class Leaf:
         value: the constant, or why there is no value.
         dtype: of the tensor.
         sizes: of the tensor, to fill in where there is no value.
+        numbers: whether a list holds whole numbers.
     """
 
     kind: str
     value: Any = None
     dtype: torch.dtype = torch.float32
     sizes: tuple[Any, ...] = ()
+    numbers: bool = False
 
     def to_tensor(self, value: Any) -> torch.Tensor:
         if isinstance(value, Unset):  # nothing reads it on this side, or PyTorch itself would fail
@@ -103,14 +98,36 @@ class Leaf:
 
     def from_tensor(self, tensor: torch.Tensor) -> Any:
         if self.kind == "rows":
-            return Rows(tensor)
+            return Rows(tensor, numbers=self.numbers)
         return from_number_tensor(tensor, self.dtype) if self.kind == "number" else tensor
 
 
 def stacked(items: Sequence[Any]) -> torch.Tensor:
     if not items:
         raise RewriteError("a list is empty on one side: how its items look is unknown")
-    return torch.stack([i if isinstance(i, torch.Tensor) else torch.as_tensor(i) for i in items])
+    return torch.stack([i if isinstance(i, torch.Tensor) else as_number_tensor(i, number_type(i)) for i in items])
+
+
+def as_rows(items: Sequence[Any]) -> Rows:
+    """A plain list of tensors or numbers as one of unknown length."""
+    return Rows(stacked(items), numbers=is_whole(items[-1]))
+
+
+def is_whole(item: Any) -> bool:
+    """Whether an item of a list is a whole number, and no truth."""
+    return isinstance(item, (int, torch.SymInt)) and not isinstance(item, bool)
+
+
+def column(items: Any, place: int) -> Any:
+    """What the tuples of a list have at one place, as a list."""
+    return items.columns[place] if isinstance(items, Columns) else [item[place] for item in items]
+
+
+def places_in(items: Any) -> int | None:
+    """How many places the tuples of a list have; None if it holds something else."""
+    if isinstance(items, Columns):
+        return len(items.columns)
+    return len(items[-1]) if type(items) is list and items and isinstance(items[-1], tuple) else None
 
 
 def is_list_leaf(value: Any) -> bool:
@@ -152,6 +169,10 @@ def fitted(value: Any, spec: pytree.TreeSpec) -> list[Any]:
         return [value]
     if isinstance(value, Unset):
         return [value] * spec.num_leaves
+    if spec.type is Columns:
+        value = [column(value, place) for place in range(spec.num_children)]
+    elif isinstance(value, Ragged) and spec.type is Ragged:
+        value = [value.data, value.sizes]
     values = value.values() if isinstance(value, dict) else value
     if not isinstance(value, (dict, list, tuple)) or len(values) != spec.num_children:
         return list(spec.flatten_up_to(value))
@@ -162,8 +183,10 @@ def _aligned(left: Any, right: Any) -> tuple[Any, Any]:
     """Lists of different lengths become `Rows`, on both sides."""
     if isinstance(left, Unset) or isinstance(right, Unset):
         return _spread(left, right), _spread(right, left)
-    if isinstance(left, Rows) or isinstance(right, Rows):
+    if isinstance(left, (Rows, Columns)) or isinstance(right, (Rows, Columns)):
         return _filled(left, right), _filled(right, left)
+    if isinstance(left, OpenList) or isinstance(right, OpenList):
+        return left, right
     if type(left) is type(right) is list and len(left) != len(right):
         return _filled(left, right), _filled(right, left)
     if type(left) is type(right) and isinstance(left, (tuple, list)) and len(left) == len(right):
@@ -187,14 +210,19 @@ def _spread(value: Any, like: Any) -> Any:
 
 def _none_of(items: Any) -> Any:
     """An empty list of such items."""
-    block = items.tensor() if isinstance(items, Rows) else stacked(items)
-    return Rows(torch.zeros((0, *block.shape[1:]), dtype=block.dtype))
+    rows = items if isinstance(items, Rows) else as_rows(items)
+    block = rows.tensor()
+    return Rows(torch.zeros((0, *block.shape[1:]), dtype=block.dtype), numbers=rows.numbers)
 
 
 def _filled(value: Any, other: Any) -> Any:
+    """A plain list as one of unknown length; an empty one after what the other side has."""
     if type(value) is not list:
         return value
-    return Rows(stacked(value)) if value else _none_of(other)
+    places = places_in(value or other)
+    if places is not None:
+        return Columns([_filled(column(value, n), column(other, n)) for n in range(places)])
+    return as_rows(value) if value else _none_of(other)
 
 
 def _leaf(left: Any, right: Any, name: str, known: set[Any]) -> Leaf:
@@ -208,7 +236,8 @@ def _leaf(left: Any, right: Any, name: str, known: set[Any]) -> Leaf:
     if same(left, right) and not isinstance(left, (torch.Tensor, Rows)):
         return Leaf("constant", left)
     if isinstance(left, Rows) and isinstance(right, Rows):
-        return Leaf("rows", dtype=left.block.dtype, sizes=(0, *_outside(left.tensor().shape[1:], known)))
+        sizes = (0, *_outside(left.tensor().shape[1:], known))
+        return Leaf("rows", dtype=left.block.dtype, sizes=sizes, numbers=left.numbers and right.numbers)
     if isinstance(left, Number) and isinstance(right, Number):
         return Leaf("number", dtype=_common_number(left, right))
     if isinstance(left, (torch.Tensor, *Number)) and isinstance(right, (torch.Tensor, *Number)):
@@ -247,6 +276,8 @@ def _type(tensor: torch.Tensor) -> str:
 def _shown(value: Any) -> str:
     if isinstance(value, torch.Tensor):
         return f"a {_type(value)} tensor of shape {[*map(str, value.shape)]}"
+    if isinstance(value, OpenList):
+        return "a list of unknown length"
     if isinstance(value, (list, tuple)):
         return f"a {type(value).__name__} of {len(value)}"
     if isinstance(value, dict):
@@ -260,7 +291,7 @@ def copies(state: tuple[Any, ...]) -> list[Any]:
 
 
 def _copied(value: Any) -> Any:
-    if isinstance(value, Rows):
+    if isinstance(value, OpenList):
         return value.copy()
     if type(value) is list:
         return [_copied(v) for v in value]

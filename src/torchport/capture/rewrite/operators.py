@@ -11,7 +11,8 @@ sub-tracing and unbacked sizes are those of `torch/_higher_order_ops/while_loop.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -53,8 +54,13 @@ choice.py_autograd_impl(autograd_not_implemented(choice, deferred_error=True))
 def _choose_fake(mode: Any, test: torch.Tensor, then: Any, otherwise: Any, inputs: Any) -> tuple[torch.Tensor, ...]:
     with mode:
         with mode.shape_env.ignore_fresh_unbacked_symbols():
-            pairs = list(zip(then(*inputs), otherwise(*inputs), strict=True))
-        return tuple(_either(a, b) for a, b in pairs)
+            results = [_apart(function, inputs) for function in (then, otherwise)]
+        return tuple(_either(a, b) for a, b in zip(*results, strict=True))
+
+
+def _apart(function: Callable[..., Any], inputs: Sequence[Any]) -> Any:
+    with apart():
+        return function(*inputs)
 
 
 def _either(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
@@ -66,7 +72,7 @@ def _either(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 @choice.py_impl(ProxyTorchDispatchMode)
 def _choose_traced(mode: Any, test: torch.Tensor, then: Any, otherwise: Any, inputs: Any) -> tuple[torch.Tensor, ...]:
     with disable_proxy_modes_tracing(), fake_mode().shape_env.ignore_fresh_unbacked_symbols():
-        graphs = [reenter_make_fx(function)(*inputs) for function in (then, otherwise)]
+        graphs = [_apart(reenter_make_fx(function), inputs) for function in (then, otherwise)]
     arguments = (test, *graphs, inputs)
     pairs = list(zip(*map(_results, graphs), strict=True))
     names = dict(zip(("then", "otherwise"), graphs, strict=True))
@@ -166,6 +172,35 @@ def symbols_of(size: Any) -> set[Any]:
     return set(size.node.expr.free_symbols) if isinstance(size, torch.SymInt) else set()
 
 
+@contextlib.contextmanager
+def apart() -> Iterator[None]:
+    """What torch learns here of sizes that were there before is forgotten: an assertion, or a sum of two tensors, says
+    that two sizes are equal, but only where this branch is taken. Sizes of inputs are another thing, torch guards them.
+    """
+    env = fake_mode().shape_env
+    known = {s for s in env.var_to_range if env.is_unbacked_symint(s)}
+    before = [(facts, dict(facts)) for facts in (env.replacements, env.var_to_range)]
+    axioms, divisible = dict(env.axioms), set(env.divisible)
+    asserts, count = {k: list(v) for k, v in env.deferred_runtime_asserts.items()}, env.num_deferred_runtime_asserts
+    try:
+        yield
+    finally:
+        changed = env.num_deferred_runtime_asserts != count
+        for facts, then in before:
+            for symbol in [s for s in facts if s in known and facts[s] != then.get(s)]:
+                changed = True
+                if symbol in then:
+                    facts[symbol] = then[symbol]
+                else:
+                    del facts[symbol]
+        if changed:
+            env.deferred_runtime_asserts, env.num_deferred_runtime_asserts = asserts, count
+            env.axioms = {k: v for k, v in env.axioms.items() if k in axioms or not k.free_symbols & known}
+            env.divisible = {e for e in env.divisible if e in divisible or not e.free_symbols & known}
+            env._replacements_version_counter += 1
+            env._version_counter += 1
+
+
 def fake_mode() -> Any:
     """The mode in which torch.export runs the model, with its sizes."""
     mode = torch._guards.detect_fake_mode()
@@ -195,7 +230,7 @@ def _fake(
 ) -> tuple[torch.Tensor, ...]:
     with mode:
         with mode.shape_env.ignore_fresh_unbacked_symbols():
-            _, *outputs = body(*_entry(carried, changing), *extra)
+            _, *outputs = _apart(body, [*_entry(carried, changing), *extra])
         return _finals(trip, carried, outputs[len(carried) :], changing, stops)
 
 
@@ -211,7 +246,7 @@ def _trace(
     mode: Any, trip: Any, start: torch.Tensor, body: Any, carried: Any, extra: Any, changing: Sizes, stops: bool
 ) -> tuple[torch.Tensor, ...]:
     with disable_proxy_modes_tracing(), fake_mode().shape_env.ignore_fresh_unbacked_symbols():
-        graph = reenter_make_fx(body)(*_entry(carried, changing), *extra)
+        graph = _apart(reenter_make_fx(body), [*_entry(carried, changing), *extra])
     rows = _results(graph)[1 + len(carried) :]
     arguments = (trip, start, graph, carried, extra, changing, stops)
     return _recorded(mode, loop, arguments, {"round": graph}, lambda: _finals(trip, carried, rows, changing, stops))

@@ -13,7 +13,7 @@ from torchport.capture.places import Site
 from torchport.capture.rewrite import flow
 from torchport.capture.rewrite.refusal import RewriteError
 from torchport.capture.rewrite.source import compiled, function_of
-from torchport.capture.rewrite.transform import FLOW, rewrite, sites
+from torchport.capture.rewrite.transform import FLOW, alike, rewrite, sites
 
 
 class Rewritten:
@@ -35,8 +35,10 @@ class Rewritten:
         self._compile(lines)
         return True
 
-    def remove(self, line: int) -> None:
-        self._compile(self.lines - {line})
+    def keep(self, lines: set[int]) -> None:
+        """Rewrite these lines only."""
+        if lines != self.lines:
+            self._compile(lines)
 
     def split(self, line: int) -> bool:
         """Let all that follows an `if` go into both of its sides; whether that is news."""
@@ -71,6 +73,14 @@ class Plan:
         """Rewrite what stands at a line; None if there is nothing that could be."""
         return self.add_lines(self._root(site.codes), {site.line})
 
+    def add_alike(self, site: Site) -> Rewritten | None:
+        """The same for the line and all in its function that ask what it asks: each would cost another capture."""
+        code = self._root(site.codes)
+        try:
+            return self.add_lines(code, alike(function_of(code)[0], site.line))
+        except RewriteError:
+            return self.add(site)  # what cannot be rewritten may be another line
+
     def add_lines(self, code: CodeType, lines: set[int]) -> Rewritten | None:
         """Rewrite what stands at these lines of a function; None if there is nothing that could be."""
         function = next((f for f in self.functions if f.code is code), None) or Rewritten(code)
@@ -79,6 +89,16 @@ class Plan:
         if function not in self.functions:
             self.functions.append(function)
         return function
+
+    def lines(self) -> dict[Rewritten, set[int]]:
+        """What is rewritten by now."""
+        return {f: f.lines for f in self.functions}
+
+    def restore(self, lines: dict[Rewritten, set[int]]) -> None:
+        """Rewrite no more than was at an earlier time."""
+        for function in self.functions:
+            function.keep(lines.get(function, set()))
+        self.functions = list(lines)
 
     def split(self, site: Site) -> bool:
         """Let what follows the `if` at a place go into both of its sides; whether that changes anything."""

@@ -32,6 +32,8 @@ _CALLS = {
     "sum": "sum_",
     "any": "any_",
     "all": "all_",
+    "getattr": "getattr_",
+    "str": "str_",
 }
 _SIGNS: dict[type[ast.cmpop], str] = {
     ast.Lt: "<",
@@ -63,6 +65,29 @@ def sites(function: Function, lines: set[int]) -> set[int]:
     own |= {a.arg for a in ast.walk(function) if isinstance(a, ast.arg)}  # variables called `max` or `len`
     chosen = {id(n) for n in ast.walk(function) if _is_site(n, lines) and not _calls_any(n, own)}
     return chosen | {id(n) for n in ast.walk(function) if _is_method(n, "item") or _is_float(n)} if chosen else chosen
+
+
+def alike(function: Function, line: int) -> set[int]:
+    """The lines that ask what this one asks: the same test again; of an assertion, every other one; of a loop over a
+    range, the other ranges, for what they run to is likely to be no more known."""
+    asking = [n for n in ast.walk(function) if isinstance(n, (ast.If, ast.While, ast.IfExp, ast.Assert))]
+    ranges = [n.iter for n in ast.walk(function) if isinstance(n, ast.For) and _is_open_range(n.iter)]
+    here = [n for n in asking if _meets(n.test, {line})]
+    asked = {ast.dump(n.test) for n in here}
+    lines = {line}
+    for node in asking:
+        if isinstance(node, ast.Assert):
+            again = any(isinstance(n, ast.Assert) for n in here)
+        else:
+            again = any(ast.dump(part) in asked for part in ast.walk(node.test))
+        lines |= {node.test.lineno} if again else set()
+    return lines | ({r.lineno for r in ranges} if any(_meets(r, {line}) for r in ranges) else set())
+
+
+def _is_open_range(node: ast.expr) -> bool:
+    """`range` of something else than plain numbers."""
+    called = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "range"
+    return called and not all(isinstance(a, ast.Constant) for a in node.args)  # type: ignore[attr-defined]
 
 
 def _calls_any(node: ast.AST, names: set[str]) -> bool:
@@ -97,7 +122,16 @@ def _is_expression_site(node: ast.AST) -> bool:
         return isinstance(node.op, ast.Not)
     if isinstance(node, ast.Compare):
         return len(node.ops) > 1 and all(type(op) in _SIGNS for op in node.ops)
+    if isinstance(node, ast.Subscript):
+        return isinstance(node.ctx, ast.Load) and not isinstance(node.slice, (ast.Constant, ast.Slice, ast.Tuple))
+    if isinstance(node, ast.JoinedStr):
+        return all(isinstance(p, ast.Constant) or _is_plain(p) for p in node.values)
     return isinstance(node, ast.Call) and (_flow_name(node.func) is not None or _is_method(node, "tolist"))
+
+
+def _is_plain(part: ast.expr) -> bool:
+    """A part of an f-string without a format of its own."""
+    return isinstance(part, ast.FormattedValue) and part.conversion == -1 and part.format_spec is None
 
 
 def _flow_name(function: ast.expr) -> str | None:
@@ -526,6 +560,10 @@ class _Expressions(ast.NodeTransformer):
             return _flow_call("compare", arguments, node)
         if isinstance(node, (ast.ListComp, ast.GeneratorExp)):
             return self._collected(node)
+        if isinstance(node, ast.Subscript):
+            return _flow_call("at", [node.value, node.slice], node)
+        if isinstance(node, ast.JoinedStr):
+            return _flow_call("text_", [p.value if isinstance(p, ast.FormattedValue) else p for p in node.values], node)
         assert isinstance(node, ast.Call)
         if isinstance(node.func, ast.Attribute) and node.func.attr in ("item", "tolist"):
             return _flow_call(f"{node.func.attr}_", [node.func.value], node)

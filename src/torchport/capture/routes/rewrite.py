@@ -5,12 +5,16 @@ Each failed capture names a line; what stands there is rewritten, and the captur
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import re
+from typing import Any
 
 import torch
 
 from torchport.capture.blame import line_of_error, place, site_of_error
-from torchport.capture.guards import Guard
+from torchport.capture.dynamic import InputDims
+from torchport.capture.guards import Challenge, Guard
 from torchport.capture.places import Site
 from torchport.capture.rewrite.attributes import watching
 from torchport.capture.rewrite.looks import sites_looked_at
@@ -19,10 +23,13 @@ from torchport.capture.rewrite.operators import translations
 from torchport.capture.rewrite.plan import Plan, Rewritten
 from torchport.capture.rewrite.refusal import RewriteError
 from torchport.capture.rewrite.rows import StackedRows
+from torchport.capture.rewrite.sizes import OpenSizes
 from torchport.capture.rewrite.transform import RewriteLineError
 from torchport.capture.routes import export
 from torchport.capture.routes.base import Captured, Request
+from torchport.capture.structure import Call
 from torchport.errors import CaptureError
+from torchport.records import Dim
 from torchport.silence import silence
 
 NOTHING = "the capture named no line to rewrite"
@@ -32,23 +39,64 @@ _TRIES = 60  # lines to rewrite in one model
 def capture(request: Request) -> Captured:
     request = dataclasses.replace(request, translations={**translations(), **request.translations})
     repairs: list[str] = []
-    with silence(verbose=request.verbose):
-        _, program, guards = rewritten_program(request, repairs)
-        model = export.translate(program, request, repairs)
-    return Captured(model, challenges=export.found_challenges(program, request, guards), repairs=tuple(repairs))
+    with silence(verbose=request.verbose), _without_cache():
+        _, tried = _rewritten(request, repairs)
+        model = export.translate(tried.program, request, repairs)
+    return Captured(model, challenges=tried.challenges, repairs=tuple(repairs))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Try:
+    """A capture that went through, with the lines that were rewritten for it."""
+
+    program: torch.export.ExportedProgram
+    guards: list[Guard]
+    challenges: tuple[Challenge, ...]
+    repairs: list[str]
+    lines: dict[Rewritten, set[int]]
+
+
+class _Tied(Call):
+    """The model, with torch told first that dimensions of one name have one size. It would find out late, where two
+    of them meet, or never; until then formulas in both are beyond it, and conditions on them are settled by example."""
+
+    def __init__(self, call: Call, dims: InputDims) -> None:
+        vars(self).update(vars(call))
+        self._dims = dims
+
+    def __call__(self, *tensors: torch.Tensor) -> Any:
+        sizes: dict[Dim, Any] = {}
+        for name, tensor in zip(self.names, tensors, strict=True):
+            for axis, dim in self._dims.get(name, {}).items():
+                torch._check(sizes.setdefault(dim, tensor.shape[axis]) == tensor.shape[axis])
+        return super().__call__(*tensors)
+
+
+def _without_cache() -> contextlib.AbstractContextManager[None]:
+    """torch keeps what every operator gave on fake tensors. With sizes from long formulas, as of padded sequences, it
+    takes as long to keep an answer as to find it, and the branches of a model seldom ask the same twice."""
+    from torch._dynamo import config
+
+    patched: contextlib.AbstractContextManager[None] = config.patch(fake_tensor_cache_enabled=False)
+    return patched
 
 
 def rewritten_program(request: Request, repairs: list[str]) -> tuple[Plan, torch.export.ExportedProgram, list[Guard]]:
     """The program of the rewritten model, with the plan that led to it."""
+    plan, tried = _rewritten(request, repairs)
+    return plan, tried.program, tried.guards
+
+
+def _rewritten(request: Request, repairs: list[str]) -> tuple[Plan, _Try]:
+    request = dataclasses.replace(request, call=_Tied(request.call, request.dims))
     plan = Plan()
-    by_size: list[tuple[Rewritten, int]] = []  # rewritten for a condition on sizes, which may also be left as it is
+    good: _Try | None = None  # before lines were rewritten for a condition on sizes, which may also be left as it is
     banned: set[int] = set()
     failure: CaptureError | None = None
     looked = False
     for _ in range(_TRIES):
         try:
-            with plan.in_place(), torch.no_grad(), StackedRows(), watching(request.call.target):
-                program, guards = export.exported(request, repairs)
+            tried = _try(request, plan)
         except (CaptureError, RewriteError) as error:
             cause = error.__cause__ if isinstance(error, CaptureError) else error
             assert cause is not None
@@ -62,24 +110,30 @@ def rewritten_program(request: Request, repairs: list[str]) -> tuple[Plan, torch
             failure = failure or _refused(cause, error, plan)
             if isinstance(cause, DifferentBranchesError) and site is not None and _split(plan, site):
                 continue
-            if by_size:
-                for function, line in by_size:
-                    function.remove(line)
-                    banned.add(line)
-                plan.functions = [f for f in plan.functions if f.lines]
-                by_size.clear()
-                continue
-            raise failure from error
-        added = _add_sizes(plan, program, request, guards, banned)
-        by_size += added
-        if not added:
-            if not plan.functions:
-                raise failure or CaptureError(NOTHING)
-            if failure is not None and export.frozen(program, request):
-                raise failure
-            export.check_not_frozen(program, request, guards)
-            return plan, program, guards
+            if good is None:
+                raise failure from error
+            banned |= {line for f in plan.functions for line in f.lines - good.lines.get(f, set())}
+            plan.restore(good.lines)
+            tried = good
+        if _add_sizes(plan, tried, request, banned):
+            good = tried
+            continue
+        if not plan.functions:
+            raise failure or CaptureError(NOTHING)
+        if failure is not None and export.frozen(tried.program, request):
+            raise failure
+        export.check_not_frozen(tried.program, request, tried.guards)
+        repairs[:] = tried.repairs
+        return plan, tried
     raise CaptureError(f"more than {_TRIES} lines ask to be rewritten")
+
+
+def _try(request: Request, plan: Plan) -> _Try:
+    repairs: list[str] = []
+    with plan.in_place(), torch.no_grad(), StackedRows(), OpenSizes(), watching(request.call.target):
+        program, guards = export.exported(request, repairs)
+    guards = [g for g in guards if not re.search(r"\bu\d+\b", g.expression)]  # on values, which are no sizes of inputs
+    return _Try(program, guards, export.found_challenges(program, request, guards), repairs, plan.lines())
 
 
 def _split(plan: Plan, site: Site) -> bool:
@@ -91,7 +145,7 @@ def _split(plan: Plan, site: Site) -> bool:
 
 def _add(plan: Plan, site: Site) -> Rewritten | None:
     try:
-        return plan.add(site)
+        return plan.add_alike(site)
     except RewriteLineError as refusal:
         where = place(site.codes[0].co_filename, refusal.line)
         raise CaptureError(f"cannot be rewritten: {refusal}", where=where) from refusal
@@ -100,29 +154,28 @@ def _add(plan: Plan, site: Site) -> Rewritten | None:
         raise CaptureError(f"cannot be rewritten: {refusal}", where=where) from refusal
 
 
-def _add_sizes(
-    plan: Plan, program: torch.export.ExportedProgram, request: Request, guards: list[Guard], banned: set[int]
-) -> list[tuple[Rewritten, int]]:
+def _add_sizes(plan: Plan, tried: _Try, request: Request, banned: set[int]) -> bool:
     """Rewrite the lines that settled a size: frozen dimensions, and conditions that not every size meets."""
-    frozen = [g for g in guards if g.expression.startswith("Eq(")] if export.frozen(program, request) else []
-    doubtful = {c.line for c in export.found_challenges(program, request, guards)}
-    added: list[tuple[Rewritten, int]] = []
-    for guard in guards:
+    fixing = [g for g in tried.guards if re.match(r"Eq\((?!s\d+, s\d+\)$)", g.expression)]  # equal sizes fix neither
+    frozen = fixing if export.frozen(tried.program, request) else []
+    doubtful = {c.line for c in tried.challenges}
+    added = False
+    for guard in tried.guards:
         if guard.site is None or guard.site.line in banned or not (guard in frozen or guard.line in doubtful):
             continue
         try:
-            function = plan.add(guard.site)
+            added |= (plan.add_alike if guard in frozen else plan.add)(guard.site) is not None
         except RewriteError:
             continue  # it stays as it is, and the proof asks at the sizes in doubt
-        if function is not None:
-            added.append((function, guard.site.line))
     return added
 
 
 def _rewritable(error: BaseException) -> bool:
     """Whether the capture stumbled over a value or a size, and not over an operator."""
     text = f"{type(error).__name__}: {error}"
+    known: tuple[str, ...]
     known = ("data-dependent", "DataDependent", "GuardOnDataDependent", "SymInt", "SymFloat", "SymBool", "symbolic")
+    known += ("KeyError", "has no attribute")  # a name with a number in it that only the running model knows
     return any(word in text for word in known)
 
 

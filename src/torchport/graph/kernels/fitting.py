@@ -21,7 +21,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from torchport.graph.kernels import crashes, integer_products, parts
+from torchport.graph.kernels import crashes, integer_products, padded_pools, parts
 from torchport.graph.kernels.element_types import fill_in
 from torchport.records import Finding
 
@@ -81,6 +81,7 @@ def fit(model: ir.Model, has_kernels: Asked, *, engine: str = "ONNX Runtime's CP
     fitting.run()
     crashes.avoid(model)
     integer_products.avoid(model)
+    padded_pools.avoid(model)
     return fitting.findings(engine)
 
 

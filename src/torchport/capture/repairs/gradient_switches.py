@@ -1,0 +1,30 @@
+"""`with torch.no_grad():` beside a branch or a loop: torch.export loses the branch's graph as it groups what is in it.
+
+A capture computes no gradients, so the switches have nothing to do and need not be recorded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+NAME = "switching gradients on and off beside a branch"
+_LOST = re.compile(r"object has no attribute '\w+_graph_\d+'")
+
+
+def knows(error: Exception) -> bool:
+    return isinstance(error, AttributeError) and _LOST.search(str(error)) is not None
+
+
+@contextlib.contextmanager
+def repaired(target: Any) -> Iterator[bool]:
+    original = torch._C._set_grad_enabled
+    torch._C._set_grad_enabled = lambda mode: None  # type: ignore[assignment]
+    try:
+        yield True
+    finally:
+        torch._C._set_grad_enabled = original
