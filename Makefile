@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint bench-export bench-zoo clean
+.PHONY: demo test lint bench-export bench-zoo bench-operators clean
 
 demo: .venv/installed
 	$(BIN)/torchport export examples/01_first_export/model.py:Net --dynamic image:0=batch -o examples/01_first_export/model.onnx
@@ -23,6 +23,10 @@ bench-export: .venv/installed
 # timm and transformers beside torch.onnx.export: hours at first, then only what is missing. Writes docs/coverage.md.
 bench-zoo: .venv-zoo/installed
 	.venv-zoo/bin/python benchmarks/zoo/run.py
+
+# PyTorch's operator database beside torch.onnx.export: an hour or two at first, then only what is missing.
+bench-operators: .venv/installed
+	$(BIN)/python benchmarks/operators/run.py
 
 # torchvision without its dependencies: PyPI's is built for CUDA, and would draw in the torch it was built for.
 .venv-zoo/installed: pyproject.toml constraints.txt benchmarks/requirements-zoo.txt benchmarks/requirements-zoo-alone.txt

@@ -51,6 +51,14 @@ def to_numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
     return tensor.numpy()
 
 
+def as_pairs(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Complex numbers as real and imaginary part, along a last axis of size two; all else as it is.
+
+    No engine computes with ONNX's complex types, so that is how ONNX models take and give them.
+    """
+    return np.stack([array.real, array.imag], axis=-1) if array.dtype.kind == "c" else array
+
+
 def to_torch(array: np.ndarray[Any, Any]) -> torch.Tensor:
     """A torch tensor of the array's values; the array is copied where torch may not write to it."""
     import torch

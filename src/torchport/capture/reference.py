@@ -10,7 +10,7 @@ import torch
 
 from torchport.capture.state import Snapshot
 from torchport.capture.structure import Call, output_tensors
-from torchport.tensors import to_numpy, to_torch
+from torchport.tensors import as_pairs, to_numpy, to_torch
 
 Array = np.ndarray[Any, Any]
 
@@ -23,6 +23,7 @@ class Reference:
         self._snapshot = snapshot
         self._devices = [t.device for t in call.tensors]
         self.output_names: list[str] = []
+        self.complex_outputs: list[str] = []
 
     def __call__(self, arrays: Sequence[Array]) -> list[Array]:
         # Copies, because a model may write to its inputs.
@@ -32,4 +33,5 @@ class Reference:
                 self.output_names, outputs = output_tensors(self._call(*tensors))
         finally:
             self._snapshot.restore()
-        return [to_numpy(o) for o in outputs]
+        self.complex_outputs = [n for n, o in zip(self.output_names, outputs, strict=True) if o.is_complex()]
+        return [as_pairs(to_numpy(o)) for o in outputs]

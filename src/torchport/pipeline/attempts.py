@@ -27,6 +27,7 @@ from torchport.pipeline.job import Job
 from torchport.proving import sampling
 from torchport.records import Attempt, Exported, Finding, Proof
 from torchport.silence import silence
+from torchport.tensors import as_pairs
 
 BRANCH_ROUNDS = 6  # further random values for a trace that may have frozen a branch
 
@@ -246,7 +247,7 @@ def candidate(
 
     def ask(feeds: Mapping[str, Array]) -> dict[str, Array]:
         try:
-            given = session.run({n: a for n, a in feeds.items() if n in wanted})
+            given = session.run({n: as_pairs(a) for n, a in feeds.items() if n in wanted})
         except InputError as error:
             raise EngineError(error.what, where=error.where) from error
         if set(given) == set(outputs) or len(given) != len(outputs):

@@ -93,6 +93,7 @@ class Job:
         if clash:
             raise OptionError(f"'{min(clash)}' is given to an input and to an output")
         self.input_names = list(names or self.input_names)
+        self.findings += _complex_findings(self)
         self.spec = self._read_dynamic(declared)
         self._check_output_axes(first)
         self._first = first
@@ -193,6 +194,17 @@ class Job:
                 continue
             return tuple(to_torch(a.copy()).to(t.device) for a, t in zip(arrays, self.call.tensors, strict=True))
         return tuple(t.detach().clone() for t in self.call.tensors)
+
+
+def _complex_findings(job: Job) -> list[Finding]:
+    own = job.reference.output_names
+    outputs = [job.output_names[own.index(name)] for name in job.reference.complex_outputs]
+    inputs = [n for n, tensor in zip(job.input_names, job.call.tensors, strict=True) if tensor.is_complex()]
+    named = [("input", name) for name in inputs] + [("output", name) for name in outputs]
+    return [
+        Finding(f"{kind} '{name}' is complex: a last axis of two holds its real and imaginary parts")
+        for kind, name in named
+    ]
 
 
 def _chosen_names(kind: str, wanted: Sequence[str] | None, own: Sequence[str]) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from torchport.capture.rewrite.branches import cond
 from torchport.capture.rewrite.merging import as_number_tensor
 from torchport.capture.rewrite.refusal import RewriteError
 from torchport.capture.rewrite.rows import OpenList
@@ -121,8 +122,6 @@ def _picked(candidates: Candidates, number: torch.Tensor) -> Any:
 
 
 def _by_halves(candidates: Candidates, number: torch.Tensor, use: Callable[[Any], Any]) -> Any:
-    from torchport.capture.rewrite.flow import cond
-
     ordered = sorted(candidates, key=lambda c: c[0])
     if len(ordered) == 1:
         return use(ordered[0][1])

@@ -11,9 +11,11 @@ from types import CodeType, FunctionType
 
 from torchport.capture.places import Site
 from torchport.capture.rewrite import flow
+from torchport.capture.rewrite.expressions import FLOW
 from torchport.capture.rewrite.refusal import RewriteError
+from torchport.capture.rewrite.sites import alike, sites
 from torchport.capture.rewrite.source import compiled, function_of
-from torchport.capture.rewrite.transform import FLOW, alike, rewrite, sites
+from torchport.capture.rewrite.transform import rewrite
 
 
 class Rewritten:

@@ -12,39 +12,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from torchport.capture.rewrite import liveness
+from torchport.capture.rewrite.expressions import FLOW, Expressions, assign, flow_call, load, thunk
 from torchport.capture.rewrite.refusal import RewriteError
+from torchport.capture.rewrite.sites import Function, choose, is_chosen, sites
 
-FLOW = "__torchport_flow__"  # the name under which rewritten code finds `flow`
-
-_CALLS = {
-    "bool": "bool_",
-    "int": "int_",
-    "float": "float_",
-    "len": "len_",
-    "min": "min_",
-    "max": "max_",
-    "range": "range_",
-    "zip": "zip_",
-    "enumerate": "enumerate_",
-    "reversed": "reversed_",
-    "list": "list_",
-    "tuple": "list_",
-    "sum": "sum_",
-    "any": "any_",
-    "all": "all_",
-    "getattr": "getattr_",
-    "str": "str_",
-}
-_SIGNS: dict[type[ast.cmpop], str] = {
-    ast.Lt: "<",
-    ast.LtE: "<=",
-    ast.Gt: ">",
-    ast.GtE: ">=",
-    ast.Eq: "==",
-    ast.NotEq: "!=",
-}
-
-Function = ast.FunctionDef
 Loop = ast.While | ast.For
 
 
@@ -54,94 +25,6 @@ class RewriteLineError(RewriteError):
     def __init__(self, text: str, line: int) -> None:
         super().__init__(text)
         self.line = line
-
-
-def sites(function: Function, lines: set[int]) -> set[int]:
-    """The ids of the nodes that the lines ask to rewrite.
-
-    Where there are any, every `.item()` and `float()` is one too: a branch takes tensors, and no numbers of its own.
-    """
-    own = {n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-    own |= {a.arg for a in ast.walk(function) if isinstance(a, ast.arg)}  # variables called `max` or `len`
-    chosen = {id(n) for n in ast.walk(function) if _is_site(n, lines) and not _calls_any(n, own)}
-    return chosen | {id(n) for n in ast.walk(function) if _is_method(n, "item") or _is_float(n)} if chosen else chosen
-
-
-def alike(function: Function, line: int) -> set[int]:
-    """The lines that ask what this one asks: the same test again; of an assertion, every other one; of a loop over a
-    range, the other ranges, for what they run to is likely to be no more known."""
-    asking = [n for n in ast.walk(function) if isinstance(n, (ast.If, ast.While, ast.IfExp, ast.Assert))]
-    ranges = [n.iter for n in ast.walk(function) if isinstance(n, ast.For) and _is_open_range(n.iter)]
-    here = [n for n in asking if _meets(n.test, {line})]
-    asked = {ast.dump(n.test) for n in here}
-    lines = {line}
-    for node in asking:
-        if isinstance(node, ast.Assert):
-            again = any(isinstance(n, ast.Assert) for n in here)
-        else:
-            again = any(ast.dump(part) in asked for part in ast.walk(node.test))
-        lines |= {node.test.lineno} if again else set()
-    return lines | ({r.lineno for r in ranges} if any(_meets(r, {line}) for r in ranges) else set())
-
-
-def _is_open_range(node: ast.expr) -> bool:
-    """`range` of something else than plain numbers."""
-    called = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "range"
-    return called and not all(isinstance(a, ast.Constant) for a in node.args)  # type: ignore[attr-defined]
-
-
-def _calls_any(node: ast.AST, names: set[str]) -> bool:
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names
-
-
-def _is_float(node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "float"
-
-
-def _is_method(node: ast.AST, name: str) -> bool:
-    """A call of a method without arguments."""
-    if not isinstance(node, ast.Call) or node.args or node.keywords:
-        return False
-    return isinstance(node.func, ast.Attribute) and node.func.attr == name
-
-
-def _is_site(node: ast.AST, lines: set[int]) -> bool:
-    if isinstance(node, (ast.If, ast.While, ast.Assert)):
-        return _meets(node.test, lines)
-    if isinstance(node, ast.For):
-        return _meets(node.iter, lines)
-    return _is_expression_site(node) and _meets(node, lines)
-
-
-def _is_expression_site(node: ast.AST) -> bool:
-    if isinstance(node, (ast.IfExp, ast.BoolOp)):
-        return True
-    if isinstance(node, (ast.ListComp, ast.GeneratorExp)):
-        return len(node.generators) == 1
-    if isinstance(node, ast.UnaryOp):
-        return isinstance(node.op, ast.Not)
-    if isinstance(node, ast.Compare):
-        return len(node.ops) > 1 and all(type(op) in _SIGNS for op in node.ops)
-    if isinstance(node, ast.Subscript):
-        return isinstance(node.ctx, ast.Load) and not isinstance(node.slice, (ast.Constant, ast.Slice, ast.Tuple))
-    if isinstance(node, ast.JoinedStr):
-        return all(isinstance(p, ast.Constant) or _is_plain(p) for p in node.values)
-    return isinstance(node, ast.Call) and (_flow_name(node.func) is not None or _is_method(node, "tolist"))
-
-
-def _is_plain(part: ast.expr) -> bool:
-    """A part of an f-string without a format of its own."""
-    return isinstance(part, ast.FormattedValue) and part.conversion == -1 and part.format_spec is None
-
-
-def _flow_name(function: ast.expr) -> str | None:
-    if isinstance(function, ast.Name):
-        return _CALLS.get(function.id)
-    return "sqrt_" if ast.unparse(function) == "math.sqrt" else None
-
-
-def _meets(node: Any, lines: set[int]) -> bool:
-    return any(line in lines for line in range(node.lineno, (node.end_lineno or node.lineno) + 1))
 
 
 def rewrite(function: Function, lines: set[int], splits: frozenset[int] = frozenset()) -> Function:
@@ -156,17 +39,8 @@ def rewrite(function: Function, lines: set[int], splits: frozenset[int] = frozen
     chosen = sites(function, lines)
     for node in ast.walk(function):
         if id(node) in chosen:
-            _choose(node)
+            choose(node)
     return _Rewriter(_with_statements(function, splits), splits).run()
-
-
-def _choose(node: ast.AST) -> None:
-    """Mark a node to be rewritten; copies of it are marked too."""
-    node.chosen = True  # type: ignore[attr-defined]
-
-
-def _is_chosen(node: ast.AST) -> bool:
-    return getattr(node, "chosen", False)
 
 
 def _with_statements(function: Function, splits: frozenset[int]) -> Function:
@@ -178,7 +52,7 @@ def _with_statements(function: Function, splits: frozenset[int]) -> Function:
                 return node
             sides = [ast.copy_location(ast.Assign(copy.deepcopy(node.targets), v), node) for v in _sides(node.value)]
             statement = ast.copy_location(ast.If(node.value.test, [sides[0]], [sides[1]]), node)
-            _choose(statement)
+            choose(statement)
             return statement
 
     rewritten: Function = Statements().visit(function) if splits else function
@@ -215,12 +89,12 @@ class _Rewriter:
         return ast.fix_missing_locations(function)
 
     def _touched(self, node: ast.AST) -> bool:
-        return any(_is_chosen(n) for n in ast.walk(node))
+        return any(is_chosen(n) for n in ast.walk(node))
 
     def _leaves(self, statement: ast.stmt) -> bool:
         """Whether something in a statement that becomes a function jumps out of it."""
         for node in liveness.own_nodes([statement]):
-            if isinstance(node, ast.If) and _is_chosen(node) and self._splits_or_jumps(node):
+            if isinstance(node, ast.If) and is_chosen(node) and self._splits_or_jumps(node):
                 return True
             if isinstance(node, (ast.While, ast.For)) and liveness.has_jump(node) and self._converts(node):
                 return True
@@ -289,7 +163,7 @@ class _Rewriter:
 
     def _raises(self, statement: ast.If) -> list[ast.stmt] | None:
         """An `if` one side of which raises: a graph has no exceptions, so the other side it is."""
-        if not _is_chosen(statement):
+        if not is_chosen(statement):
             return None
         test: ast.expr
         if statement.body and isinstance(statement.body[-1], ast.Raise):
@@ -297,7 +171,7 @@ class _Rewriter:
         elif statement.orelse and isinstance(statement.orelse[-1], ast.Raise):
             test = ast.copy_location(ast.UnaryOp(ast.Not(), statement.test), statement.test)
             raising, other = statement.orelse, statement.body
-            _choose(test)
+            choose(test)
         else:
             return None
         never = self._call("never", [self._expression(test)], statement)
@@ -311,7 +185,7 @@ class _Rewriter:
     def _if(self, statement: ast.If, live: set[str]) -> list[ast.stmt]:
         """An `if` that is left at its end only."""
         test = self._expression(statement.test)
-        if not _is_chosen(statement):
+        if not is_chosen(statement):
             statement.test = test
             bound = set(self._bound)
             statement.body = self._block(statement.body, live, tail=False)
@@ -324,7 +198,7 @@ class _Rewriter:
             self._inner(f"{word}_{statement.lineno}", state, block, live, statement)
             for word, block in (("then", statement.body), ("otherwise", statement.orelse))
         ]
-        call = self._call("cond", [test, *(_load(f.name) for f in functions), *map(_load, state)], statement)
+        call = self._call("cond", [test, *(load(f.name) for f in functions), *map(load, state)], statement)
         return [*self._unset(state, statement), *functions, self._assigned(state, call, statement)]
 
     def _leaving_if(self, statement: ast.If, rest: list[ast.stmt]) -> list[ast.stmt]:
@@ -332,7 +206,7 @@ class _Rewriter:
         test = self._expression(statement.test)
         body = statement.body if liveness.always_leaves(statement.body) else [*statement.body, *copy.deepcopy(rest)]
         orelse = statement.orelse if liveness.always_leaves(statement.orelse) else [*statement.orelse, *rest]
-        if not _is_chosen(statement):
+        if not is_chosen(statement):
             statement.test = test
             bound, seen = set(self._bound), set(self._seen)
             statement.body = self._block(body, set(), tail=True)
@@ -344,17 +218,17 @@ class _Rewriter:
             self._inner(f"{word}_{statement.lineno}", state, block, None, statement)
             for word, block in (("then", body), ("otherwise", orelse))
         ]
-        call = self._call("cond", [test, *(_load(f.name) for f in functions), *map(_load, state)], statement)
+        call = self._call("cond", [test, *(load(f.name) for f in functions), *map(load, state)], statement)
         return [*self._unset(state, statement), *functions, ast.copy_location(ast.Return(call), statement)]
 
     # --- loops
 
     def _converts(self, statement: Loop) -> bool:
         """Whether a loop must become a function: it was asked for, or something in it was that jumps."""
-        if _is_chosen(statement):
+        if is_chosen(statement):
             return True
         return any(
-            isinstance(node, ast.If) and _is_chosen(node) and liveness.has_jump(node)
+            isinstance(node, ast.If) and is_chosen(node) and liveness.has_jump(node)
             for node in liveness.own_nodes(statement.body)
         )
 
@@ -374,7 +248,7 @@ class _Rewriter:
         state += [n for n in target if n in live]
         if returns:
             state += [returned, answer]
-            before = [_assign(returned, ast.Constant(False), statement)]
+            before = [assign(returned, ast.Constant(False), statement)]
             self._bound.add(returned)
         body = self._round_body(statement, state, (returned, answer))
         iterated = self._expression(statement.iter) if isinstance(statement, ast.For) else None
@@ -384,25 +258,25 @@ class _Rewriter:
             simple = isinstance(statement.target, ast.Name) and statement.target.id not in state
             item = statement.target.id if simple else self._fresh(f"item_{line}")  # type: ignore[attr-defined]
             if not simple:
-                body.insert(0, ast.copy_location(ast.Assign([statement.target], _load(item)), statement))
+                body.insert(0, ast.copy_location(ast.Assign([statement.target], load(item)), statement))
             arguments = [item, *state]
         step = self._inner(f"round_{line}", arguments, body, None, statement)
         if iterated is not None:
-            call = self._call("for_loop", [iterated, _load(step.name), *map(_load, state)], statement)
+            call = self._call("for_loop", [iterated, load(step.name), *map(load, state)], statement)
             functions = [step]
         else:
             assert isinstance(statement, ast.While)
             question = ast.copy_location(ast.Return(self._expression(statement.test)), statement)
             test = self._define(self._fresh(f"test_{line}"), state, [question], statement)
             functions = [test, step]
-            call = self._call("while_loop", [_load(test.name), _load(step.name), *map(_load, state)], statement)
+            call = self._call("while_loop", [load(test.name), load(step.name), *map(load, state)], statement)
         done = [*before, *unset, *functions, self._assigned(state, call, statement)]
         if not returns:
             return done, None
-        leave = ast.If(_load(returned), [ast.Return(_load(answer))], [])
+        leave = ast.If(load(returned), [ast.Return(load(answer))], [])
         ast.copy_location(leave, statement)
         ast.fix_missing_locations(leave)
-        _choose(leave)
+        choose(leave)
         return done, leave
 
     def _round_body(self, statement: Loop, state: list[str], names: tuple[str, str]) -> list[ast.stmt]:
@@ -428,10 +302,10 @@ class _Rewriter:
                 continue
             if name in self._seen:
                 empty = ast.arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[])
-                value: ast.expr = self._call("bound", [ast.Lambda(empty, _load(name))], at)
+                value: ast.expr = self._call("bound", [ast.Lambda(empty, load(name))], at)
             else:
-                value = ast.Attribute(_load(FLOW), "UNSET", ast.Load())
-            new.append(_assign(name, value, at))
+                value = ast.Attribute(load(FLOW), "UNSET", ast.Load())
+            new.append(assign(name, value, at))
             self._bound.add(name)
         return new
 
@@ -448,7 +322,7 @@ class _Rewriter:
                 body.append(ast.copy_location(ast.Return(ast.Constant(None)), at))
         else:
             body = self._block(block, live | set(state), tail=False)
-            body.append(ast.copy_location(ast.Return(ast.Tuple([_load(n) for n in state], ast.Load())), at))
+            body.append(ast.copy_location(ast.Return(ast.Tuple([load(n) for n in state], ast.Load())), at))
         self._bound, self._seen = bound, seen
         return self._define(self._fresh(name), state, body, at)
 
@@ -489,8 +363,8 @@ class _Rewriter:
             return inner.run()
         if isinstance(statement, ast.Assert):
             test = self._expression(statement.test)
-            if _is_chosen(statement):
-                test = self._call("holds", [_thunk(test)], statement)
+            if is_chosen(statement):
+                test = self._call("holds", [thunk(test)], statement)
             statement.test = test
             return statement
         return self._expressions_in(statement)
@@ -507,103 +381,10 @@ class _Rewriter:
         return rewritten
 
     def _expressions_in(self, node: Any) -> Any:
-        return _Expressions().visit(node)
+        return Expressions().visit(node)
 
     def _call(self, name: str, arguments: list[ast.expr], at: ast.AST) -> ast.expr:
-        return _flow_call(name, arguments, at)
-
-
-def _flow_call(name: str, arguments: list[ast.expr], at: ast.AST) -> ast.expr:
-    function = ast.copy_location(ast.Attribute(_load(FLOW), name, ast.Load()), at)
-    function.end_lineno, function.end_col_offset = function.lineno, function.col_offset  # else the last line is blamed
-    call = ast.Call(function, arguments, [])
-    return ast.fix_missing_locations(ast.copy_location(call, at))
-
-
-def _load(name: str) -> ast.Name:
-    return ast.Name(name, ast.Load())
-
-
-def _assign(name: str, value: ast.expr, at: ast.stmt) -> ast.stmt:
-    statement = ast.Assign([ast.Name(name, ast.Store())], value)
-    return ast.fix_missing_locations(ast.copy_location(statement, at))
-
-
-def _thunk(body: ast.expr) -> ast.Lambda:
-    empty = ast.arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[])
-    return ast.Lambda(empty, body)
-
-
-class _Expressions(ast.NodeTransformer):
-    """Conditional expressions, `and`, `or`, `not`, chained comparisons, comprehensions and conversions."""
-
-    def visit(self, node: ast.AST) -> ast.AST:
-        chosen = _is_chosen(node)
-        node = self.generic_visit(node)
-        if not chosen or not isinstance(node, ast.expr):
-            return node
-        new = self._rewritten(node)
-        return ast.fix_missing_locations(ast.copy_location(new, node))
-
-    def _rewritten(self, node: ast.expr) -> ast.expr:
-        if isinstance(node, ast.IfExp):
-            return _flow_call("cond", [node.test, _thunk(node.body), _thunk(node.orelse)], node)
-        if isinstance(node, ast.BoolOp):
-            name = "and_" if isinstance(node.op, ast.And) else "or_"
-            return _flow_call(name, [node.values[0], *map(_thunk, node.values[1:])], node)
-        if isinstance(node, ast.UnaryOp):
-            return _flow_call("not_", [node.operand], node)
-        if isinstance(node, ast.Compare):
-            arguments: list[ast.expr] = [node.left]
-            for sign, right in zip(node.ops, node.comparators, strict=True):
-                arguments += [ast.Constant(_SIGNS[type(sign)]), _thunk(right)]
-            return _flow_call("compare", arguments, node)
-        if isinstance(node, (ast.ListComp, ast.GeneratorExp)):
-            return self._collected(node)
-        if isinstance(node, ast.Subscript):
-            return _flow_call("at", [node.value, node.slice], node)
-        if isinstance(node, ast.JoinedStr):
-            return _flow_call("text_", [p.value if isinstance(p, ast.FormattedValue) else p for p in node.values], node)
-        assert isinstance(node, ast.Call)
-        if isinstance(node.func, ast.Attribute) and node.func.attr in ("item", "tolist"):
-            return _flow_call(f"{node.func.attr}_", [node.func.value], node)
-        function = _flow_name(node.func)
-        assert function is not None
-        node.func = ast.Attribute(_load(FLOW), function, ast.Load())
-        return node
-
-    def _collected(self, node: ast.ListComp | ast.GeneratorExp) -> ast.expr:
-        (generator,) = node.generators
-        parts = [node.elt, *generator.ifs]
-        if isinstance(generator.target, ast.Name):
-            parameter = generator.target.id
-        else:
-            parameter = "item_"
-            parts = [_Unpacked(generator.target, parameter).visit(p) for p in parts]
-        arguments = ast.arguments(posonlyargs=[], args=[ast.arg(parameter)], kwonlyargs=[], kw_defaults=[], defaults=[])
-        keep = [ast.Lambda(arguments, parts[1] if len(parts) == 2 else ast.BoolOp(ast.And(), parts[1:]))]
-        return _flow_call(
-            "collect", [generator.iter, ast.Lambda(arguments, parts[0]), *(keep if generator.ifs else [])], node
-        )
-
-
-class _Unpacked(ast.NodeTransformer):
-    """Names of a tuple target as indices into the item: ``i, (a, b)`` gives ``item[0]``, ``item[1][0]``."""
-
-    def __init__(self, target: ast.expr, parameter: str) -> None:
-        self._paths: dict[str, ast.expr] = {}
-        self._walk(target, _load(parameter))
-
-    def _walk(self, target: ast.expr, path: ast.expr) -> None:
-        if isinstance(target, ast.Name):
-            self._paths[target.id] = path
-        elif isinstance(target, (ast.Tuple, ast.List)):
-            for number, part in enumerate(target.elts):
-                self._walk(part, ast.Subscript(path, ast.Constant(number), ast.Load()))
-
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        path = self._paths.get(node.id)
-        return node if path is None else ast.copy_location(copy.deepcopy(path), node)
+        return flow_call(name, arguments, at)
 
 
 class _Jumps:
@@ -614,15 +395,15 @@ class _Jumps:
         self._returned, self._answer = names
 
     def leave(self, stop: bool, at: ast.stmt) -> ast.stmt:
-        values: list[ast.expr] = [ast.Constant(stop), *map(_load, self._state)]
+        values: list[ast.expr] = [ast.Constant(stop), *map(load, self._state)]
         return ast.fix_missing_locations(ast.copy_location(ast.Return(ast.Tuple(values, ast.Load())), at))
 
     def statement(self, s: ast.stmt, *, own: bool = True) -> list[ast.stmt]:
         if isinstance(s, ast.Return):
             value = s.value or ast.Constant(None)
             return [
-                _assign(self._answer, value, s),
-                _assign(self._returned, ast.Constant(True), s),
+                assign(self._answer, value, s),
+                assign(self._returned, ast.Constant(True), s),
                 self.leave(True, s),
             ]
         if own and isinstance(s, ast.Break):

@@ -16,7 +16,8 @@ from torchport.capture.repairs.half_reductions import half_reductions
 from torchport.capture.routes.base import Captured, Request
 from torchport.capture.structure import FlatModule
 from torchport.errors import CaptureError
-from torchport.operators.library import translations
+from torchport.operators.composing import composed
+from torchport.operators.library import compositions, translations
 from torchport.records import Dim
 from torchport.silence import silence
 
@@ -35,6 +36,7 @@ def capture(request: Request) -> Captured:
 
 def translate(program: torch.export.ExportedProgram, request: Request, repairs: list[str]) -> ir.Model:
     """torch's own translation; a failure with a known cause is mended and tried again."""
+    program = composed(program, compositions())
     while True:
         try:
             with exact_constants(), half_reductions():

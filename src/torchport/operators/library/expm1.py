@@ -11,9 +11,11 @@ Source of truth: PyTorch's answers, which are the C library's expm1.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import onnx_ir as ir
+import torch
 from onnxscript import opset18
 
 op: Any = opset18  # its annotations know eager tensors only, not a graph's values
@@ -31,3 +33,7 @@ def expm1(x: Any) -> Any:
     t = op.Tanh(op.Mul(op.Where(small, x, half), half))  # a number in range where the other branch is taken
     near = op.Div(op.Mul(two, t), op.Sub(one, t))
     return op.Where(small, near, op.Sub(op.Exp(x), one))
+
+
+def translations() -> dict[Any, Callable[..., Any]]:
+    return {torch.ops.aten.expm1.default: expm1}

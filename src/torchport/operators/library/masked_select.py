@@ -7,8 +7,10 @@ ONNX's Compress takes them from a flat tensor; torch has no translation for it (
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import torch
 from onnxscript import opset18
 
 op: Any = opset18  # its annotations know eager tensors only, not a graph's values
@@ -19,3 +21,7 @@ def masked_select(self: Any, mask: Any) -> Any:
     full = op.Expand(mask, op.Shape(self))  # Expand broadcasts both ways
     values = op.Expand(self, op.Shape(full))
     return op.Compress(op.Reshape(values, every), op.Reshape(full, every))
+
+
+def translations() -> dict[Any, Callable[..., Any]]:
+    return {torch.ops.aten.masked_select.default: masked_select}

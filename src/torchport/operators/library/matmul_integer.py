@@ -8,6 +8,7 @@ layers (capture/repairs/quantized.py) has one of its own.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -32,3 +33,7 @@ def matmul_integer(a: Any, b: Any, a_zero_point: Any, b_zero_point: Any) -> Any:
 def int_mm(a: Any, b: Any) -> Any:
     """Translate aten::_int_mm: two matrices of int8."""
     return op.MatMulInteger(a, b)
+
+
+def translations() -> dict[Any, Callable[..., Any]]:
+    return {torch.ops.torchport.matmul_integer.default: matmul_integer, torch.ops.aten._int_mm.default: int_mm}

@@ -8,10 +8,13 @@ use 64 bits wherever Python would have a float. Whole numbers stay whole.
 
 from __future__ import annotations
 
+import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
 import onnx_ir as ir
+import torch
 from onnxscript import opset18
 
 op: Any = opset18  # its annotations know eager tensors only, not a graph's values
@@ -94,3 +97,21 @@ def _double(a: Any) -> Any:
     if isinstance(a, (int, float)):
         return op.Constant(value=ir.tensor(float(a), dtype=_DOUBLE))
     return a.meta.get(_LONGER) or op.Cast(a, to=_DOUBLE)
+
+
+def translations() -> dict[Any, Callable[..., Any]]:
+    return {
+        operator.add: arithmetic("Add"),
+        operator.sub: arithmetic("Sub"),
+        operator.mul: arithmetic("Mul"),
+        operator.pow: arithmetic("Pow"),
+        operator.truediv: truediv,
+        operator.floordiv: floordiv,
+        operator.mod: mod,
+        torch.sym_float: sym_float,
+        vars(torch)["_sym_sqrt"]: sqrt,
+        math.floor: rounding("Floor"),
+        math.ceil: rounding("Ceil"),
+        math.trunc: trunc,
+        round: rounding("Round"),
+    }

@@ -19,7 +19,7 @@ Source of truth: ATen's native/RNN.cpp.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -259,3 +259,15 @@ def _node(layers: _Layers, inputs: list[Any], direction: str) -> Any:
     if layers.kind == "RNN_RELU":
         options["activations"] = ["Relu"] * layers.directions
     return op.RNN(*inputs, hidden_size=hidden, **options)
+
+
+def translations() -> dict[Any, Callable[..., Any]]:
+    aten, own = torch.ops.aten, torch.ops.torchport
+    return {
+        own.lstm.default: lstm,
+        own.rnn.default: rnn,
+        aten.lstm.input: aten_lstm,
+        aten.gru.input: aten_rnn("GRU"),
+        aten.rnn_tanh.input: aten_rnn("RNN_TANH"),
+        aten.rnn_relu.input: aten_rnn("RNN_RELU"),
+    }

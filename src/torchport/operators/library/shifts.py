@@ -9,9 +9,11 @@ rounded down. It is taken in int64.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import onnx_ir as ir
+import torch
 from onnxscript import opset18
 
 op: Any = opset18  # its annotations know eager tensors only, not a graph's values
@@ -35,3 +37,17 @@ def _power(exponent: Any) -> Any:
         return op.Constant(value_int=2**exponent)
     two = op.Constant(value_int=2)
     return op.Pow(two, op.Cast(exponent, to=ir.DataType.INT64))
+
+
+def translations() -> dict[Any, Callable[..., Any]]:
+    aten = torch.ops.aten
+    return {
+        aten.__lshift__.Scalar: left,
+        aten.__lshift__.Tensor: left,
+        aten.__rshift__.Scalar: right,
+        aten.__rshift__.Tensor: right,
+        aten.bitwise_left_shift.Tensor: left,
+        aten.bitwise_left_shift.Tensor_Scalar: left,
+        aten.bitwise_right_shift.Tensor: right,
+        aten.bitwise_right_shift.Tensor_Scalar: right,
+    }

@@ -6,9 +6,11 @@ first, in both directions, which is what stable means.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import onnx_ir as ir
+import torch
 from onnxscript import opset18
 
 op: Any = opset18  # its annotations know eager tensors only, not a graph's values
@@ -24,3 +26,7 @@ def sort_stable(self: Any, stable: bool | None = None, dim: int = -1, descending
         return op.TopK(self, size, axis=axis, largest=int(descending), sorted=1)
     values, places = op.TopK(op.Cast(self, to=ir.DataType.INT32), size, axis=axis, largest=int(descending), sorted=1)
     return op.Cast(values, to=ir.DataType.BOOL), places
+
+
+def translations() -> dict[Any, Callable[..., Any]]:
+    return {torch.ops.aten.sort.stable: sort_stable}

@@ -1,0 +1,136 @@
+"""Which nodes of a function to rewrite: what stands at the lines that a capture stumbled over."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+_CALLS = {
+    "bool": "bool_",
+    "int": "int_",
+    "float": "float_",
+    "len": "len_",
+    "min": "min_",
+    "max": "max_",
+    "range": "range_",
+    "zip": "zip_",
+    "enumerate": "enumerate_",
+    "reversed": "reversed_",
+    "list": "list_",
+    "tuple": "list_",
+    "sum": "sum_",
+    "any": "any_",
+    "all": "all_",
+    "getattr": "getattr_",
+    "str": "str_",
+}
+
+
+SIGNS: dict[type[ast.cmpop], str] = {
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+    ast.Eq: "==",
+    ast.NotEq: "!=",
+}
+
+
+Function = ast.FunctionDef
+
+
+def sites(function: Function, lines: set[int]) -> set[int]:
+    """The ids of the nodes that the lines ask to rewrite.
+
+    Where there are any, every `.item()` and `float()` is one too: a branch takes tensors, and no numbers of its own.
+    """
+    own = {n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    own |= {a.arg for a in ast.walk(function) if isinstance(a, ast.arg)}  # variables called `max` or `len`
+    chosen = {id(n) for n in ast.walk(function) if _is_site(n, lines) and not _calls_any(n, own)}
+    return chosen | {id(n) for n in ast.walk(function) if _is_method(n, "item") or _is_float(n)} if chosen else chosen
+
+
+def alike(function: Function, line: int) -> set[int]:
+    """The lines that ask what this one asks: the same test again; of an assertion, every other one; of a loop over a
+    range, the other ranges, for what they run to is likely to be no more known."""
+    asking = [n for n in ast.walk(function) if isinstance(n, (ast.If, ast.While, ast.IfExp, ast.Assert))]
+    ranges = [n.iter for n in ast.walk(function) if isinstance(n, ast.For) and _is_open_range(n.iter)]
+    here = [n for n in asking if _meets(n.test, {line})]
+    asked = {ast.dump(n.test) for n in here}
+    lines = {line}
+    for node in asking:
+        if isinstance(node, ast.Assert):
+            again = any(isinstance(n, ast.Assert) for n in here)
+        else:
+            again = any(ast.dump(part) in asked for part in ast.walk(node.test))
+        lines |= {node.test.lineno} if again else set()
+    return lines | ({r.lineno for r in ranges} if any(_meets(r, {line}) for r in ranges) else set())
+
+
+def _is_open_range(node: ast.expr) -> bool:
+    """`range` of something else than plain numbers."""
+    called = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "range"
+    return called and not all(isinstance(a, ast.Constant) for a in node.args)  # type: ignore[attr-defined]
+
+
+def _calls_any(node: ast.AST, names: set[str]) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names
+
+
+def _is_float(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "float"
+
+
+def _is_method(node: ast.AST, name: str) -> bool:
+    """A call of a method without arguments."""
+    if not isinstance(node, ast.Call) or node.args or node.keywords:
+        return False
+    return isinstance(node.func, ast.Attribute) and node.func.attr == name
+
+
+def _is_site(node: ast.AST, lines: set[int]) -> bool:
+    if isinstance(node, (ast.If, ast.While, ast.Assert)):
+        return _meets(node.test, lines)
+    if isinstance(node, ast.For):
+        return _meets(node.iter, lines)
+    return _is_expression_site(node) and _meets(node, lines)
+
+
+def _is_expression_site(node: ast.AST) -> bool:
+    if isinstance(node, (ast.IfExp, ast.BoolOp)):
+        return True
+    if isinstance(node, (ast.ListComp, ast.GeneratorExp)):
+        return len(node.generators) == 1
+    if isinstance(node, ast.UnaryOp):
+        return isinstance(node.op, ast.Not)
+    if isinstance(node, ast.Compare):
+        return len(node.ops) > 1 and all(type(op) in SIGNS for op in node.ops)
+    if isinstance(node, ast.Subscript):
+        return isinstance(node.ctx, ast.Load) and not isinstance(node.slice, (ast.Constant, ast.Slice, ast.Tuple))
+    if isinstance(node, ast.JoinedStr):
+        return all(isinstance(p, ast.Constant) or _is_plain(p) for p in node.values)
+    return isinstance(node, ast.Call) and (flow_name(node.func) is not None or _is_method(node, "tolist"))
+
+
+def _is_plain(part: ast.expr) -> bool:
+    """A part of an f-string without a format of its own."""
+    return isinstance(part, ast.FormattedValue) and part.conversion == -1 and part.format_spec is None
+
+
+def flow_name(function: ast.expr) -> str | None:
+    if isinstance(function, ast.Name):
+        return _CALLS.get(function.id)
+    return "sqrt_" if ast.unparse(function) == "math.sqrt" else None
+
+
+def _meets(node: Any, lines: set[int]) -> bool:
+    return any(line in lines for line in range(node.lineno, (node.end_lineno or node.lineno) + 1))
+
+
+def choose(node: ast.AST) -> None:
+    """Mark a node to be rewritten; copies of it are marked too."""
+    node.chosen = True  # type: ignore[attr-defined]
+
+
+def is_chosen(node: ast.AST) -> bool:
+    return getattr(node, "chosen", False)
