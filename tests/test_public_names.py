@@ -24,6 +24,7 @@ NAMES = {
     "export",
     "flow",
     "graph",
+    "operators",
     "rewrite",
     "session",
     "verify",

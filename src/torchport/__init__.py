@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from torchport._version import __version__
 
 if TYPE_CHECKING:
-    from torchport import errors, graph
+    from torchport import errors, graph, operators
     from torchport.capture.rewrite import flow
     from torchport.engines.base import Session, open_session as session
     from torchport.errors import CaptureError, OpsetError, ProofError, TorchportError
@@ -43,6 +43,7 @@ __all__ = [
     "export",
     "flow",
     "graph",
+    "operators",
     "rewrite",
     "session",
     "verify",
@@ -52,6 +53,7 @@ __all__ = [
 _HOMES = {
     "errors": "torchport.errors",
     "graph": "torchport.graph",
+    "operators": "torchport.operators",
     "session": "torchport.engines.base:open_session",
     "Session": "torchport.engines.base:Session",
     "doctor": "torchport.health:doctor",

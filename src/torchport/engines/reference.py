@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 
@@ -23,6 +24,15 @@ def open_session(source: Path | ir.Model) -> ReferenceRunner:
         return ReferenceRunner(ReferenceEvaluator(ir.to_proto(model)), model)
     except Exception as error:
         raise EngineError(f"the reference evaluator refuses the model: {error}") from error
+
+
+def has_kernels(model: onnx.ModelProto) -> bool:
+    """Whether the evaluator has a class for every operator; it takes all types of one alike."""
+    try:
+        ReferenceEvaluator(model)
+    except NotImplementedError:
+        return False
+    return True
 
 
 class ReferenceRunner:

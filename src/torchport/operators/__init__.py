@@ -1,1 +1,28 @@
-"""What torchport knows about operators."""
+"""What torchport knows about operators.
+
+tp.operators.find("asinh")          names with this in them, torch's and ONNX's
+tp.operators.show("aten::asinh")    its schemas, its ways to ONNX; for ONNX operators versions, types and kernels
+tp.operators.missing()              what no route maps
+tp.operators.coverage(model, (x,))  every operator a model uses, before exporting
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+__all__ = ["coverage", "find", "missing", "show"]
+
+# imported when first used; `coverage` captures a model, so it lives behind the rooms that can
+_HOMES = {
+    "find": "torchport.operators.lookup",
+    "show": "torchport.operators.lookup",
+    "missing": "torchport.operators.lookup",
+    "coverage": "torchport.pipeline.coverage",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'torchport.operators' has no attribute '{name}'")
+    return getattr(import_module(_HOMES[name]), name)

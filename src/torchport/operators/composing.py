@@ -16,12 +16,12 @@ def composed(
     program: torch.export.ExportedProgram, compositions: Mapping[Any, Callable[..., Any]]
 ) -> torch.export.ExportedProgram:
     """The program with its calls of these operators replaced; itself if it has none."""
-    used = {_name(node.target) for node in _calls(program.graph_module)}
+    used = {_name(node.target) for node in operator_calls(program.graph_module)}
     wanted = {op: function for op, function in compositions.items() if _name(op) in used}
     return program.run_decompositions(wanted) if wanted else program
 
 
-def _calls(module: torch.nn.Module) -> Iterator[torch.fx.Node]:
+def operator_calls(module: torch.nn.Module) -> Iterator[torch.fx.Node]:
     """Every call of an operator, in branches and loops too."""
     for part in module.modules():
         if isinstance(part, torch.fx.GraphModule):

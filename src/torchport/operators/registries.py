@@ -1,0 +1,156 @@
+"""What torch knows: its operators, and how its two exporters map them.
+
+torch has no public way to ask for either, so its private registries are read here and nowhere else. They were read in
+torch 2.13; where a later torch has moved one, `RegistryError` says so instead of a wrong answer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import inspect
+import logging
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torchport.errors import TorchportError
+
+_MODERN = "torch.onnx._internal.exporter._registration"
+_TABLE = "torch.onnx._internal.exporter._decomp"
+_SCRIPT = "torch.onnx._internal.torchscript_exporter"
+
+
+class RegistryError(TorchportError):
+    """A registry of torch is not where it was."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Written:
+    """A mapping somebody wrote: to which ONNX operators, from which opset, in which file."""
+
+    onnx: tuple[str, ...]
+    since: int
+    where: str
+
+
+def operator_names() -> tuple[str, ...]:
+    """Every operator torch has loaded, as ``aten::add``."""
+    return tuple(sorted({name.partition(".")[0] for name in torch._C._dispatch_get_all_op_names()}))
+
+
+def overloads(name: str) -> dict[str, Any]:
+    """The overloads of an operator by name, ``default`` for the nameless one; not those TorchScript has for numbers."""
+    space, _, own = name.partition("::")
+    packet = getattr(getattr(torch.ops, space), own, None) if own.isidentifier() and space.isidentifier() else None
+    known = {
+        n.partition(".")[2] or "default" for n in torch._C._dispatch_get_all_op_names() if n.partition(".")[0] == name
+    }
+    return {o: getattr(packet, o) for o in packet.overloads() if o in known} if packet is not None else {}
+
+
+@functools.cache
+def modern(name: str) -> tuple[Written, ...]:
+    """The functions of torch.onnx's modern exporter for ``aten::add.Tensor``; the nameless overload has no dot."""
+    registry = _modern_registry()
+    found = registry.functions.get(name.removesuffix(".default"), ())
+    return tuple(dict.fromkeys(_written(f.onnx_function, f.opset_introduced) for f in found))
+
+
+def modern_names() -> Iterator[str]:
+    return (key for key in _modern_registry().functions if isinstance(key, str))
+
+
+def is_decomposed(operator: Any) -> bool:
+    """Whether the modern exporter takes an operator apart into others."""
+    return operator in decomposition_table() or bool(operator._can_decompose())
+
+
+@functools.cache
+def script(name: str) -> Written | None:
+    """The symbolic function of the TorchScript exporter, for the routes script and trace."""
+    group = _script_registry().get_function_group(name)
+    if group is None:
+        return None
+    since = group.get_min_supported()
+    return _written(group.get(since), since)
+
+
+@functools.cache
+def _modern_registry() -> Any:
+    log = logging.getLogger(_MODERN)
+    level = log.level
+    log.setLevel(logging.ERROR)  # it warns of every package that is not installed
+    try:
+        return _attribute(_MODERN, "ONNXRegistry").from_torchlib()
+    finally:
+        log.setLevel(level)
+
+
+@functools.cache
+def decomposition_table() -> dict[Any, Callable[..., Any]]:
+    """What the modern exporter takes apart, and how."""
+    registry = _modern_registry()
+    given = {f.fx_target for functions in registry.functions.values() for f in functions}
+    return dict(_attribute(_TABLE, "create_onnx_friendly_decomposition_table")(given))
+
+
+@functools.cache
+def _script_registry() -> Any:
+    for opset in range(7, 21):
+        importlib.import_module(f"{_SCRIPT}.symbolic_opset{opset}")
+    return _attribute(f"{_SCRIPT}.registration", "registry")
+
+
+def _attribute(module: str, name: str) -> Any:
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise RegistryError(
+            f"torch {torch.__version__} keeps its mappings elsewhere: there is no {module}.{name}",
+            next_step="use the torch of constraints.txt for `torchport ops`",
+        ) from error
+
+
+def _written(function: Any, since: int) -> Written:
+    """The operators are read off the source: ``op.Asinh(...)`` here, ``g.op("Asinh", ...)`` there."""
+    plain = _plain(function)
+    try:
+        source, line = inspect.getsourcelines(plain)
+    except (OSError, TypeError):
+        return Written((), since, "")
+    path = inspect.getsourcefile(plain) or ""
+    return Written(tuple(dict.fromkeys(_built(plain, "".join(source)))), since, f"{_short(path)}:{line}")
+
+
+def _built(function: Any, text: str, depth: int = 2) -> list[str]:
+    """ONNX operators that a function builds, itself or in helpers of its module."""
+    found = re.findall(r"\bop\.([A-Z]\w+)\(", text) + re.findall(r"\.op\(\s*\"(\w+)\"", text)
+    for name in function.__code__.co_names if depth and inspect.isfunction(function) else ():
+        helper = _plain(function.__globals__.get(name))
+        if inspect.isfunction(helper) and helper.__module__ == function.__module__ and helper is not function:
+            found += _built(helper, inspect.getsource(helper), depth - 1)
+    return found
+
+
+def written(function: Callable[..., Any], since: int = 18) -> Written:
+    """The same for a function of our own, or the user's."""
+    return _written(function, since)
+
+
+def _plain(function: Any) -> Any:
+    function = getattr(function, "func", None) or getattr(function, "function", None) or function
+    return inspect.unwrap(function) if callable(function) else function
+
+
+def _short(path: str) -> str:
+    """From the package on."""
+    parts = Path(path).parts
+    for folder in ("site-packages", "src"):
+        if folder in parts:
+            return str(Path(*parts[len(parts) - parts[::-1].index(folder) :]))
+    return path
