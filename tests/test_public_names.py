@@ -27,6 +27,7 @@ NAMES = {
     "operators",
     "rewrite",
     "session",
+    "symbolic",
     "verify",
 }
 

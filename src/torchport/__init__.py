@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from torchport.engines.base import Session, open_session as session
     from torchport.errors import CaptureError, OpsetError, ProofError, TorchportError
     from torchport.health import doctor
+    from torchport.operators.symbolic import symbolic
     from torchport.pipeline import export, verify
     from torchport.pipeline.rewriting import rewrite
     from torchport.records import Attempt, Dim, Exported, Finding, Proof
@@ -46,6 +47,7 @@ __all__ = [
     "operators",
     "rewrite",
     "session",
+    "symbolic",
     "verify",
 ]
 
@@ -59,6 +61,7 @@ _HOMES = {
     "doctor": "torchport.health:doctor",
     "export": "torchport.pipeline:export",
     "verify": "torchport.pipeline:verify",
+    "symbolic": "torchport.operators.symbolic:symbolic",
     "flow": "torchport.capture.rewrite.flow",
     "rewrite": "torchport.pipeline.rewriting:rewrite",
     **{name: f"torchport.errors:{name}" for name in ("CaptureError", "OpsetError", "ProofError", "TorchportError")},

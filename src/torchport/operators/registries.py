@@ -80,6 +80,17 @@ def script(name: str) -> Written | None:
     return _written(group.get(since), since)
 
 
+def custom_symbolics() -> dict[str, dict[int, Callable[..., Any]]]:
+    """What the user registered with `torch.onnx.register_custom_op_symbolic`, by operator and opset."""
+    found: dict[str, dict[int, Callable[..., Any]]] = {}
+    registry = _script_registry()
+    for name in registry.all_functions():
+        given = registry.get_function_group(name)._functions._overrides
+        if given:
+            found[name] = dict(given)
+    return found
+
+
 @functools.cache
 def _modern_registry() -> Any:
     log = logging.getLogger(_MODERN)

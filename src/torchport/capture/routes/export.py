@@ -8,6 +8,7 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
+from torchport.capture import symbolic_functions
 from torchport.capture.blame import line_of_error, watch_guards
 from torchport.capture.guards import Challenge, Guard, challenges
 from torchport.capture.repairs import for_failed_capture, for_failed_translation, repaired
@@ -16,6 +17,7 @@ from torchport.capture.repairs.half_reductions import half_reductions
 from torchport.capture.routes.base import Captured, Request
 from torchport.capture.structure import FlatModule
 from torchport.errors import CaptureError
+from torchport.operators import symbolic
 from torchport.operators.composing import composed
 from torchport.operators.library import compositions, translations
 from torchport.records import Dim
@@ -36,16 +38,18 @@ def capture(request: Request) -> Captured:
 
 def translate(program: torch.export.ExportedProgram, request: Request, repairs: list[str]) -> ir.Model:
     """torch's own translation; a failure with a known cause is mended and tried again."""
-    program = composed(program, compositions())
+    opset = min(max(request.opset, LOWEST_OPSET), HIGHEST_OPSET)
+    users = {**symbolic.translations(opset), **symbolic_functions.translations(), **request.translations}
+    program = composed(program, {op: f for op, f in compositions().items() if op not in users})
     while True:
         try:
             with exact_constants(), half_reductions():
                 translated = torch.onnx.export(
                     program,
                     dynamo=True,
-                    opset_version=min(max(request.opset, LOWEST_OPSET), HIGHEST_OPSET),
+                    opset_version=opset,
                     optimize=request.fold_constants and not request.weights_apart,
-                    custom_translation_table={**translations(), **request.translations},
+                    custom_translation_table={**translations(), **users},
                     verbose=request.verbose,
                 )
         except Exception as error:
@@ -74,8 +78,13 @@ def exported(request: Request, repairs: list[str]) -> tuple[torch.export.Exporte
     frozen: tuple[torch.export.ExportedProgram, list[Guard], list[str]] | None = None
     while True:
         try:
-            with watch_guards() as guards, repaired(request.call.target, known) as applied:
+            with (
+                watch_guards() as guards,
+                repaired(request.call.target, known) as applied,
+                symbolic_functions.as_operators() as used,
+            ):
                 program = _torch_export(request)
+            applied += used
         except Exception as error:
             if frozen is not None:  # the repair did not go well; what it should have bettered may be good enough
                 program, guards, applied = frozen

@@ -23,6 +23,7 @@ from torchport.capture.routes.base import Captured, Request
 from torchport.capture.routes.export import doubts
 from torchport.capture.structure import FlatModule
 from torchport.errors import CaptureError, OpsetError
+from torchport.operators import symbolic
 from torchport.records import Finding
 from torchport.silence import silence, silence_native
 
@@ -57,8 +58,9 @@ def translate(module: Any, request: Request) -> ir.Model:
     weights = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     inline = not request.weights_apart and sum(w.nbytes for w in weights.values()) < _INLINE_LIMIT
     target = io.BytesIO()
+    opset = min(max(request.opset, LOWEST_OPSET), HIGHEST_OPSET)
     try:
-        with contextlib.nullcontext() if request.verbose else silence_native():
+        with contextlib.nullcontext() if request.verbose else silence_native(), symbolic.for_torchscript(opset):
             torch.onnx.export(
                 module,
                 request.tensors,
@@ -68,7 +70,7 @@ def translate(module: Any, request: Request) -> ir.Model:
                 keep_initializers_as_inputs=not inline,  # else equal weights are merged into one
                 verbose=True,  # keeps source lines on the nodes; it prints the graph too, hence the silence
                 input_names=names,
-                opset_version=min(max(request.opset, LOWEST_OPSET), HIGHEST_OPSET),
+                opset_version=opset,
                 dynamic_axes={
                     name: {axis: dim.name for axis, dim in axes.items()} for name, axes in request.dims.items()
                 },

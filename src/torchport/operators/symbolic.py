@@ -1,0 +1,302 @@
+"""`symbolic(g, ...)`, as users have it from the TorchScript exporter, on every route.
+
+    @tp.symbolic("aten::asinh", since=9)
+    def asinh(g, x):
+        return g.op("Asinh", x)
+
+On the routes script and trace, torch calls the function with its own `g`. On the modern ones it gets a `Graph` from
+here, which records ONNX nodes where torch's translation functions do. Functions given to
+`torch.onnx.register_custom_op_symbolic` count as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.defs
+import onnx_ir as ir
+import torch
+
+from torchport.errors import OptionError
+from torchport.operators import registries
+
+Symbolic = Callable[..., Any]
+
+_NAME = re.compile(r"\w+::\w+(\.\w+)?")
+_ATTRIBUTE = re.compile(r"(.+)_([ifstg])")
+_registered: dict[str, dict[int, Symbolic]] = {}
+
+
+def symbolic(name: str, *, since: int = 7) -> Callable[[Symbolic], Symbolic]:
+    """Map a torch operator by a function that builds ONNX nodes. For every route, until the process ends.
+
+    Args:
+        name: the operator, ``aten::asinh`` or ``mylib::my_add``.
+        since: the lowest opset the function is for; of several the highest that fits is taken.
+
+    Example:
+        >>> @tp.symbolic("mylib::my_add")
+        ... def my_add(g, a, b):
+        ...     return g.op("Add", g.op("Mul", a, g.op("Constant", value_t=torch.tensor(3.0))), b)
+    """
+    if not isinstance(name, str) or _NAME.fullmatch(name) is None:
+        raise OptionError(f"'{name}' names no operator", next_step='write it as "domain::name": "aten::asinh"')
+    if not isinstance(since, int) or since < 1:
+        raise OptionError(f"since is an opset, not {since!r}", next_step="write since=9")
+
+    def register(function: Symbolic) -> Symbolic:
+        if not callable(function):
+            raise OptionError(f"a symbolic is a function of g and the operator's arguments, not {function!r}")
+        _registered.setdefault(name.partition(".")[0], {})[since] = function
+        return function
+
+    return register
+
+
+def forget(name: str) -> None:
+    """Take back what was registered for an operator."""
+    _registered.pop(name, None)
+
+
+def functions(opset: int) -> dict[str, Symbolic]:
+    """For each operator the function for an opset: ours, and what the user gave to torch."""
+    known = {**registries.custom_symbolics(), **_registered}
+    fitting = {name: [n for n in versions if n <= opset] for name, versions in known.items()}
+    return {name: known[name][max(opsets)] for name, opsets in fitting.items() if opsets}
+
+
+def translations(opset: int) -> dict[Any, Callable[..., Any]]:
+    """The same for the modern routes, by overload."""
+    return {
+        overload: translation(overload, function)
+        for name, function in functions(opset).items()
+        for overload in registries.overloads(name).values()
+    }
+
+
+@contextlib.contextmanager
+def for_torchscript(opset: int) -> Iterator[None]:
+    """Ours registered with torch, for the time of an export by TorchScript."""
+    given = {n: v for n, v in _registered.items() if any(s <= opset for s in v)}
+    for name, versions in given.items():
+        since = max(s for s in versions if s <= opset)
+        _torchscript().register_custom_op_symbolic(name, versions[since], since)
+    try:
+        yield
+    finally:
+        for name, versions in given.items():
+            _torchscript().unregister_custom_op_symbolic(name, max(s for s in versions if s <= opset))
+
+
+def _torchscript() -> Any:
+    return torch.onnx  # its annotations leave these two out
+
+
+def translation(operator: Any, function: Symbolic) -> Callable[..., Any]:
+    """A symbolic as torch's modern exporter takes translations.
+
+    It is called with values and plain numbers in the order of the operator's schema, defaults filled in, as TorchScript
+    calls it.
+    """
+    names = [a.name for a in operator._schema.arguments]
+    defaults = {a.name: a.default_value for a in operator._schema.arguments if a.has_default_value()}
+
+    def translate(*args: Any, **kwargs: Any) -> Any:
+        given = {**defaults, **dict(zip(names, args, strict=False)), **kwargs}
+        return built(function, [given.get(n) for n in names])
+
+    return with_parameters(translate, names, defaults)
+
+
+def with_parameters(
+    function: Callable[..., Any], names: list[str], defaults: dict[str, Any] | None = None
+) -> Callable[..., Any]:
+    """A translation that takes anything, said to take these: torch's exporter reads its signature."""
+    empty = inspect.Parameter.empty
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    parameters = [inspect.Parameter(n, kind, default=(defaults or {}).get(n, empty)) for n in names]
+    function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return function
+
+
+def built(function: Symbolic, arguments: list[Any]) -> Any:
+    """Call a symbolic and give the graph's values back."""
+    result = function(Graph(), *map(_wrapped, arguments))
+    if isinstance(result, (list, tuple)):
+        return tuple(_value(r) for r in result)
+    return _value(result)
+
+
+class Value:
+    """A value of the graph, with as much of torch._C.Value as symbolics use."""
+
+    def __init__(self, value: ir.Value) -> None:
+        self.value = value
+
+    def type(self) -> Type:
+        return Type(self.value)
+
+    def setType(self, given: Any) -> Value:  # noqa: N802 - torch's name
+        if isinstance(given, Type):
+            self.value.type, self.value.shape = given.value.type, given.value.shape
+        return self
+
+    def node(self) -> Any:
+        return self.value.producer()
+
+    def __repr__(self) -> str:
+        return f"Value({self.value.name})"
+
+
+class Type:
+    """The type of a value: `sizes()`, `dim()`, `scalarType()`, `dtype()`, and copies with other sizes."""
+
+    def __init__(self, value: ir.Value) -> None:
+        self.value = value
+
+    def sizes(self) -> list[int | None] | None:
+        shape = self.value.shape
+        return None if shape is None else [d if isinstance(d, int) else None for d in shape]
+
+    def dim(self) -> int | None:
+        shape = self.value.shape
+        return None if shape is None else len(shape)
+
+    def dtype(self) -> torch.dtype | None:
+        kind = self.value.dtype
+        return getattr(torch, kind.numpy().name) if kind is not None else None
+
+    def scalarType(self) -> str | None:  # noqa: N802 - torch's name
+        names = {torch.float32: "Float", torch.float64: "Double", torch.float16: "Half", torch.int64: "Long"}
+        names |= {torch.int32: "Int", torch.bool: "Bool", torch.uint8: "Byte", torch.int8: "Char"}
+        dtype = self.dtype()
+        return names.get(dtype) if dtype is not None else None
+
+    def with_sizes(self, sizes: list[int | None]) -> Type:
+        new = ir.Value(name=self.value.name, type=self.value.type, shape=ir.Shape(sizes))
+        return Type(new)
+
+    def with_dtype(self, dtype: torch.dtype) -> Type:
+        kind = ir.DataType.from_numpy(torch.empty(0, dtype=dtype).numpy().dtype)
+        return Type(ir.Value(name=self.value.name, type=ir.TensorType(kind), shape=self.value.shape))
+
+
+class Graph:
+    """The `g` of a symbolic."""
+
+    @property
+    def opset(self) -> int:
+        return _recorder().opset.version
+
+    def op(self, name: str, *inputs: Any, outputs: int = 1, **attributes: Any) -> Any:
+        """Add a node: ``g.op("Domain::Name", x, axis_i=1, mode_s="linear", value_t=tensor)``.
+
+        Args:
+            name: the ONNX operator; of another domain as ``domain::Name``.
+            inputs: values; numbers, lists and tensors become constants; None stands for an input left out.
+            outputs: how many it has. With more than one a tuple is given back.
+            attributes: by name and suffix: `_i` and `_f` for numbers or lists, `_s` for texts, `_t` for tensors.
+        """
+        domain, _, kind = name.rpartition("::")
+        given = {n: v for key, value in attributes.items() if value is not None for n, v in [_attribute(key, value)]}
+        values: list[Any] = [_value(i) for i in inputs]
+        if domain in ("", "aten", "onnx"):
+            domain = ""
+            values, given = _current_form(kind, self.opset, values, given)
+        while values and values[-1] is None:
+            values.pop()
+        attrs = [ir.convenience.convert_attribute(n, v) for n, v in given.items()]
+        node = ir.Node(domain, kind, inputs=values, attributes=attrs, num_outputs=outputs)
+        for value in node.outputs:
+            _infer(value, values)
+        _recorder().nodes.append(node)
+        results = tuple(Value(v) for v in node.outputs)
+        return results[0] if outputs == 1 else results
+
+    def constant(self, value: Any) -> Any:
+        return Value(_constant(value))
+
+
+def _recorder() -> Any:
+    """Where torch's exporter records the nodes of a translation: onnxscript's evaluator of the moment."""
+    from onnxscript import evaluator
+
+    recorder = evaluator.default()
+    if not hasattr(recorder, "nodes"):
+        raise registries.RegistryError("a symbolic was called outside of an export")
+    return recorder
+
+
+def _wrapped(argument: Any) -> Any:
+    if isinstance(argument, ir.Value):
+        return Value(argument)
+    if isinstance(argument, (list, tuple)):
+        return type(argument)(map(_wrapped, argument))
+    return argument
+
+
+def _value(given: Any) -> ir.Value | None:
+    if given is None or isinstance(given, ir.Value):
+        return given
+    if isinstance(given, Value):
+        return given.value
+    return _constant(given)
+
+
+def _constant(given: Any) -> ir.Value:
+    if isinstance(given, (list, tuple)) and any(isinstance(i, (Value, ir.Value)) for i in given):
+        parts = [Graph().op("Unsqueeze", i, axes_i=[0]) for i in given]
+        joined: ir.Value = Graph().op("Concat", *parts, axis_i=0).value
+        return joined
+    array = given.detach().cpu().numpy() if isinstance(given, torch.Tensor) else np.asarray(given)
+    if array.dtype == np.float64 and not isinstance(given, (torch.Tensor, np.ndarray)):
+        array = array.astype(np.float32)
+    node = ir.Node("", "Constant", [], [ir.AttrTensor("value", ir.tensor(array))])
+    node.outputs[0].dtype = ir.DataType.from_numpy(array.dtype)
+    node.outputs[0].shape = ir.Shape(array.shape)
+    _recorder().nodes.append(node)
+    return node.outputs[0]
+
+
+def _attribute(key: str, value: Any) -> tuple[str, Any]:
+    found = _ATTRIBUTE.fullmatch(key)
+    if found is None:
+        raise OptionError(
+            f"attribute '{key}' of g.op has no suffix that says its kind",
+            next_step="write axis_i for whole numbers, alpha_f for floats, mode_s for texts, value_t for tensors",
+        )
+    name, kind = found.groups()
+    if kind == "t":
+        tensor = value if isinstance(value, torch.Tensor) else torch.as_tensor(value)
+        return name, ir.tensor(tensor.detach().cpu().numpy())
+    convert: Callable[[Any], Any] = {"i": int, "f": float, "s": str}.get(kind, lambda graph: graph)
+    return name, [convert(v) for v in value] if isinstance(value, (list, tuple)) else convert(value)
+
+
+def _current_form(
+    kind: str, opset: int, values: list[Any], attributes: dict[str, Any]
+) -> tuple[list[Any], dict[str, Any]]:
+    """What was an attribute when the symbolic was written, and is an input now: Squeeze's axes, Clip's min."""
+    try:
+        schema = onnx.defs.get_schema(kind, opset, "")
+    except onnx.defs.SchemaError:
+        return values, attributes
+    inputs = [p.name for p in schema.inputs]
+    for name in [n for n in attributes if n not in schema.attributes and n in inputs]:
+        place = inputs.index(name)
+        values = [*values, *[None] * (place + 1 - len(values))]
+        values[place] = _constant(np.asarray(attributes.pop(name)))
+    return values, attributes
+
+
+def _infer(value: ir.Value, inputs: list[Any]) -> None:
+    """A first guess, which shape inference betters: the type of the first input."""
+    first = next((i for i in inputs if i is not None and i.dtype is not None), None)
+    if first is not None:
+        value.dtype = first.dtype

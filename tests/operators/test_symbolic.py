@@ -1,0 +1,232 @@
+# mypy: disable-error-code="no-untyped-def"
+"""Symbolics as users have them work on every route."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.onnx.symbolic_helper import parse_args
+
+import torchport as tp
+from torchport.errors import OptionError
+from torchport.operators.symbolic import forget
+
+library = torch.library.Library("torchport_tests", "DEF")
+library.define("scaled_sum(Tensor a, Tensor b, float alpha=3.0, int[] axes=[0], str? mode=None) -> Tensor")
+
+
+@torch.library.impl(library, "scaled_sum", "CompositeExplicitAutograd")
+def _scaled_sum(a, b, alpha=3.0, axes=(0,), mode=None):
+    return a * alpha + b.sum(axes, keepdim=True)
+
+
+torch.library.register_fake("torchport_tests::scaled_sum", lambda a, b, *_: torch.empty_like(a), lib=library)
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> Iterator[None]:
+    yield
+    for name in ("aten::asinh", "torchport_tests::scaled_sum"):
+        forget(name)
+
+
+class Asinh(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.asinh(x) * 2
+
+
+class ScaledSum(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.ops.torchport_tests.scaled_sum(x, x.cos(), 2.0, [1])
+
+
+def exported(model: nn.Module, route: str, **options: Any) -> tp.Exported:
+    return tp.export(model, (torch.randn(3, 4),), dynamic={"x": {0: "n"}}, route=route, **options)
+
+
+def operators(given: tp.Exported) -> list[str]:
+    return [f"{n.domain}::{n.op_type}".removeprefix("::") for n in given.model.graph if n.op_type != "Constant"]
+
+
+ROUTES = ["export", "script", "trace"]
+
+
+@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize("opset", [9, 18])
+def test_a_symbolic_is_taken_on_every_route(route: str, opset: int) -> None:
+    @tp.symbolic("aten::asinh", since=9)
+    def asinh(g, x):
+        return g.op("Asinh", g.op("Identity", x))
+
+    given = exported(Asinh(), route, opset=opset)
+    assert given.opset == opset
+    assert "Asinh" in operators(given)
+    assert given.proof.passed
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_an_operator_of_a_library_with_attributes_and_the_form_of_old_opsets(route: str) -> None:
+    @tp.symbolic("torchport_tests::scaled_sum", since=9)
+    @parse_args("v", "v", "f", "is", "none")
+    def scaled_sum(g, a, b, alpha, axes, mode):
+        scaled = g.op("Mul", a, g.op("Constant", value_t=torch.tensor(alpha)))
+        if g.opset >= 13:
+            total = g.op("ReduceSum", b, g.op("Constant", value_t=torch.tensor(axes)), keepdims_i=1)
+        else:
+            total = g.op("ReduceSum", b, axes_i=axes, keepdims_i=1)
+        return g.op("Add", scaled, total)
+
+    assert exported(ScaledSum(), route).proof.passed
+
+
+def test_what_was_an_attribute_is_an_input_now() -> None:
+    @tp.symbolic("torchport_tests::scaled_sum")
+    def scaled_sum(g, a, b, alpha, axes, mode):
+        return g.op("Add", g.op("Mul", a, alpha), g.op("ReduceSum", b, axes_i=axes))
+
+    assert exported(ScaledSum(), "export").proof.passed
+
+
+def test_the_newest_symbolic_that_fits_the_opset_is_taken() -> None:
+    called: list[int] = []
+    for since in (7, 11, 25):
+
+        @tp.symbolic("aten::asinh", since=since)
+        def asinh(g, x, since=since):
+            called.append(since)
+            return g.op("Asinh", x)
+
+    exported(Asinh(), "export", opset=20)
+    assert set(called) == {11}
+
+
+def test_what_was_registered_with_torch_counts_too() -> None:
+    torch.onnx.register_custom_op_symbolic("torchport_tests::scaled_sum", _by_nodes, 9)  # type: ignore[attr-defined]
+    try:
+        for route in ROUTES:
+            assert exported(ScaledSum(), route).proof.passed
+    finally:
+        torch.onnx.unregister_custom_op_symbolic("torchport_tests::scaled_sum", 9)  # type: ignore[attr-defined]
+
+
+@parse_args("v", "v", "f", "is", "none")
+def _by_nodes(g, a, b, alpha, axes, mode):
+    total = g.op("ReduceSum", b, g.op("Constant", value_t=torch.tensor(axes)), keepdims_i=1)
+    return g.op("Add", g.op("Mul", a, g.op("Constant", value_t=torch.tensor(alpha))), total)
+
+
+def test_a_wrong_symbolic_does_not_leave_the_house() -> None:
+    @tp.symbolic("aten::asinh")
+    def asinh(g, x):
+        return g.op("Sinh", x)
+
+    with pytest.raises(tp.ProofError):
+        exported(Asinh(), "export")
+
+
+@pytest.mark.parametrize(
+    ("name", "since", "words"),
+    [("asinh", 9, "names no operator"), ("aten::asinh", "9", "since is an opset"), ("", 9, "names no operator")],
+)
+def test_bad_registrations_are_refused(name: str, since: Any, words: str) -> None:
+    with pytest.raises(OptionError, match=words):
+        tp.symbolic(name, since=since)
+
+
+def test_an_attribute_without_suffix_is_refused_in_words() -> None:
+    @tp.symbolic("aten::asinh")
+    def asinh(g, x):
+        return g.op("Elu", x, alpha=2.0)
+
+    with pytest.raises(tp.TorchportError, match="no suffix that says its kind"):
+        exported(Asinh(), "export")
+
+
+# --- autograd functions -----------------------------------------------------------------------------------------------
+
+
+class Weighted(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, a, b, alpha=3.0):
+        return a * alpha + b
+
+    @staticmethod
+    def symbolic(g, a, b, alpha=3.0):
+        return g.op("Sum", g.op("Mul", a, g.op("Constant", value_t=torch.tensor(alpha))), b)
+
+
+class Pair(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.sin(), x.abs().sum(0)
+
+    @staticmethod
+    def symbolic(g, x):
+        axes = g.op("Constant", value_t=torch.tensor([0]))
+        return g.op("Sin", x), g.op("ReduceSum", g.op("Abs", x), axes, keepdims_i=0)
+
+
+class Native(torch.autograd.Function):
+    """A forward that needs the numbers, as one in C++ does."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return torch.from_numpy(x.detach().numpy() * 2)
+
+    @staticmethod
+    def symbolic(g, x):
+        return g.op("Mul", x, g.op("Constant", value_t=torch.tensor(2.0)))
+
+
+class Foo(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 5
+
+    @staticmethod
+    def symbolic(g, x):
+        return g.op("devtech::FooOp", x, alpha_f=0.5, mode_s="near", sizes_i=[1, 2])
+
+
+class Through(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 5
+
+
+class Model(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first, second = Pair.apply(Through.apply(x))
+        return Weighted.apply(first, second, 2.0) + Native.apply(x)
+
+
+def test_an_autograd_functions_symbolic_is_honored_on_the_modern_route() -> None:
+    given = exported(Model(), "export")
+    assert operators(given).count("Sum") == 1
+    assert "ReduceSum" in operators(given)
+    assert "autograd functions translated by their symbolic" in given.attempts[-1].repairs
+    x = torch.randn(7, 4)
+    torch.testing.assert_close(tp.session(given.model)(x), Model()(x))
+    assert "apply" not in vars(Weighted)
+
+
+class Custom(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return Foo.apply(x) + 1
+
+
+@pytest.mark.parametrize("route", ["export", "trace"])
+def test_a_node_of_a_domain_of_ones_own_is_kept(route: str) -> None:
+    given = exported(Custom(), route, allow_unproven=True)
+    (node,) = [n for n in given.model.graph if n.op_type == "FooOp"]
+    assert node.domain == "devtech"
+    assert node.attributes["alpha"].as_float() == 0.5
+    assert node.attributes["mode"].as_string() == "near"
+    assert list(node.attributes["sizes"].as_ints()) == [1, 2]
+    assert not given.proven
+    with pytest.raises(tp.TorchportError, match="FooOp"):
+        exported(Custom(), route)
