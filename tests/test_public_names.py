@@ -19,6 +19,7 @@ NAMES = {
     "Session",
     "TorchportError",
     "__version__",
+    "composition",
     "doctor",
     "errors",
     "export",

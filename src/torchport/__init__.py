@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from torchport.engines.base import Session, open_session as session
     from torchport.errors import CaptureError, OpsetError, ProofError, TorchportError
     from torchport.health import doctor
+    from torchport.operators.composing import composition
     from torchport.operators.symbolic import symbolic
     from torchport.pipeline import export, verify
     from torchport.pipeline.rewriting import rewrite
@@ -39,6 +40,7 @@ __all__ = [
     "Session",
     "TorchportError",
     "__version__",
+    "composition",
     "doctor",
     "errors",
     "export",
@@ -61,6 +63,7 @@ _HOMES = {
     "doctor": "torchport.health:doctor",
     "export": "torchport.pipeline:export",
     "verify": "torchport.pipeline:verify",
+    "composition": "torchport.operators.composing:composition",
     "symbolic": "torchport.operators.symbolic:symbolic",
     "flow": "torchport.capture.rewrite.flow",
     "rewrite": "torchport.pipeline.rewriting:rewrite",

@@ -13,6 +13,7 @@ from torch.onnx.symbolic_helper import parse_args
 
 import torchport as tp
 from torchport.errors import OptionError
+from torchport.operators import composing
 from torchport.operators.symbolic import forget
 
 library = torch.library.Library("torchport_tests", "DEF")
@@ -144,6 +145,21 @@ def test_an_attribute_without_suffix_is_refused_in_words() -> None:
 
     with pytest.raises(tp.TorchportError, match="no suffix that says its kind"):
         exported(Asinh(), "export")
+
+
+def test_a_plain_pytorch_function_may_stand_for_an_operator() -> None:
+    @tp.composition("torchport_tests::scaled_sum")
+    def scaled_sum(a, b, alpha=3.0, axes=(0,), mode=None):
+        return a * alpha + b.sum(axes, keepdim=True)
+
+    try:
+        assert operators(exported(ScaledSum(), "export")) == ["Cos", "Mul", "ReduceSum", "Add"]
+    finally:
+        composing.forget("torchport_tests::scaled_sum")
+    with pytest.raises(tp.CaptureError, match="scaled_sum"):
+        exported(ScaledSum(), "export")
+    with pytest.raises(OptionError, match="names no operator"):
+        tp.composition("scaled_sum")
 
 
 # --- autograd functions -----------------------------------------------------------------------------------------------

@@ -11,6 +11,46 @@ from typing import Any
 
 import torch
 
+from torchport.errors import OptionError
+from torchport.operators import registries
+
+_registered: dict[str, Callable[..., Any]] = {}
+
+
+def composition(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Map a torch operator by a plain PyTorch function of operators that have mappings. For the modern routes.
+
+    Args:
+        name: the operator, with all its overloads, ``aten::cdist`` or ``mylib::my_add``; or one, ``aten::add.Tensor``.
+
+    Example:
+        >>> @tp.composition("mylib::my_add")
+        ... def my_add(a, b, alpha=3.0):
+        ...     return a * alpha + b
+    """
+    if not isinstance(name, str) or "::" not in name:
+        raise OptionError(f"'{name}' names no operator", next_step='write it as "domain::name": "aten::cdist"')
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        _registered[name] = function
+        return function
+
+    return register
+
+
+def forget(name: str) -> None:
+    """Take back what was registered for an operator."""
+    _registered.pop(name, None)
+
+
+def compositions() -> dict[Any, Callable[..., Any]]:
+    """The user's, by overload."""
+    found: dict[Any, Callable[..., Any]] = {}
+    for name, function in _registered.items():
+        own, _, overload = name.partition(".")
+        found |= {op: function for o, op in registries.overloads(own).items() if overload in ("", o)}
+    return found
+
 
 def composed(
     program: torch.export.ExportedProgram, compositions: Mapping[Any, Callable[..., Any]]

@@ -16,7 +16,7 @@ import onnx.defs
 import torch
 
 from torchport.errors import OptionError
-from torchport.operators import library, registries
+from torchport.operators import composing, library, registries, symbolic
 from torchport.operators.registries import Written
 
 _SPACES = {"linalg_": torch.linalg, "special_": torch.special, "fft_": torch.fft}
@@ -206,8 +206,24 @@ def _calls(name: str) -> Iterator[str]:
             yield f"{place}.{own}"
 
 
-@functools.cache
 def _mappings(name: str) -> tuple[Mapping, ...]:
+    """The user's first."""
+    found: list[Mapping] = []
+    composed = {op: f for op, f in composing.compositions().items() if op._schema.name == name}
+    for operator, function in composed.items():
+        where = registries.written(function).where
+        found.append(Mapping(operator._schema.overload_name or "default", _MODERN, "composed", where=where))
+    for since, function in symbolic.registered(name).items():
+        one = registries.written(function, since)
+        found += [
+            Mapping(o, (*_MODERN, "script", "trace"), "direct", one.onnx, since, one.where)
+            for o in registries.overloads(name)
+        ]
+    return (*found, *_shipped(name))
+
+
+@functools.cache
+def _shipped(name: str) -> tuple[Mapping, ...]:
     found: list[Mapping] = []
     ours, composed = _ours()
     scripted = registries.script(name)

@@ -70,11 +70,10 @@ def is_decomposed(operator: Any) -> bool:
     return operator in decomposition_table() or bool(operator._can_decompose())
 
 
-@functools.cache
 def script(name: str) -> Written | None:
     """The symbolic function of the TorchScript exporter, for the routes script and trace."""
     group = _script_registry().get_function_group(name)
-    if group is None:
+    if group is None or not list(group._functions):  # one whose functions were all taken back is left behind empty
         return None
     since = group.get_min_supported()
     return _written(group.get(since), since)

@@ -64,6 +64,11 @@ def forget(name: str) -> None:
     _registered.pop(name, None)
 
 
+def registered(name: str) -> dict[int, Symbolic]:
+    """What the user gave for an operator, here or to torch, by opset."""
+    return {**registries.custom_symbolics().get(name, {}), **_registered.get(name, {})}
+
+
 def functions(opset: int) -> dict[str, Symbolic]:
     """For each operator the function for an opset: ours, and what the user gave to torch."""
     known = {**registries.custom_symbolics(), **_registered}

@@ -15,10 +15,11 @@ from torchport.capture.routes import export
 from torchport.capture.routes.base import Request
 from torchport.errors import CaptureError
 from torchport.operators import lookup, registries
-from torchport.operators.composing import composed, operator_calls
-from torchport.operators.library import compositions, translations
+from torchport.operators.composing import operator_calls
 from torchport.pipeline.job import Job
 from torchport.silence import silence
+
+_OPSET = 20  # what `export` takes by itself
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +76,7 @@ def coverage(model: Any, args: Any = (), *, kwargs: dict[str, Any] | None = None
     job = Job(model, args, kwargs, dynamic=dynamic)
     with job.opened():
         job.meet(allow_random=True)
-        request = Request(job.call, job.capture_tensors(), job.spec.inputs, opset=20, program=job.subject.program)
+        request = Request(job.call, job.capture_tensors(), job.spec.inputs, opset=_OPSET, program=job.subject.program)
         program, note = _captured(request)
         with silence():
             return Coverage(tuple(_uses(program)), note)
@@ -113,9 +114,10 @@ def _uses(program: torch.export.ExportedProgram) -> Iterator[Use]:
 
 def _lost(program: torch.export.ExportedProgram) -> dict[str, tuple[str, ...]]:
     """For each operator that torch takes apart, its parts without a mapping."""
-    whole = composed(program, compositions())
-    decomposed = whole.run_decompositions(registries.decomposition_table())
-    known = {_name(op) for op in {**translations(), **flow_translations()} if hasattr(op, "_schema")}
+    whole, table = export.mapped(program, _OPSET, flow_translations())
+    apart = {op: f for op, f in registries.decomposition_table().items() if op not in table}
+    decomposed = whole.run_decompositions(apart)
+    known = {_name(op) for op in table if hasattr(op, "_schema")}
     found: dict[str, list[str]] = {}
     for node in _calls(decomposed.graph_module):
         name = _name(node.target)

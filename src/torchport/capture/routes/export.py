@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import onnx_ir as ir
@@ -17,9 +18,7 @@ from torchport.capture.repairs.half_reductions import half_reductions
 from torchport.capture.routes.base import Captured, Request
 from torchport.capture.structure import FlatModule
 from torchport.errors import CaptureError
-from torchport.operators import symbolic
-from torchport.operators.composing import composed
-from torchport.operators.library import compositions, translations
+from torchport.operators import composing, library, symbolic
 from torchport.records import Dim
 from torchport.silence import silence
 
@@ -36,11 +35,23 @@ def capture(request: Request) -> Captured:
     return Captured(model, challenges=found_challenges(program, request, guards), repairs=tuple(repairs))
 
 
+def mapped(
+    program: torch.export.ExportedProgram, opset: int, given: Mapping[Any, Callable[..., Any]]
+) -> tuple[torch.export.ExportedProgram, dict[Any, Callable[..., Any]]]:
+    """The program with what is composed of other operators replaced, and the translations for the rest of it.
+
+    The user's come before ours: those given for this export, then symbolics and compositions that were registered.
+    """
+    users = {**symbolic.translations(opset), **symbolic_functions.translations(), **given}
+    ours = {op: f for op, f in library.compositions().items() if op not in users}
+    program = composing.composed(program, {**ours, **composing.compositions()})
+    return program, {**library.translations(), **users}
+
+
 def translate(program: torch.export.ExportedProgram, request: Request, repairs: list[str]) -> ir.Model:
     """torch's own translation; a failure with a known cause is mended and tried again."""
     opset = min(max(request.opset, LOWEST_OPSET), HIGHEST_OPSET)
-    users = {**symbolic.translations(opset), **symbolic_functions.translations(), **request.translations}
-    program = composed(program, {op: f for op, f in compositions().items() if op not in users})
+    program, table = mapped(program, opset, request.translations)
     while True:
         try:
             with exact_constants(), half_reductions():
@@ -49,7 +60,7 @@ def translate(program: torch.export.ExportedProgram, request: Request, repairs: 
                     dynamo=True,
                     opset_version=opset,
                     optimize=request.fold_constants and not request.weights_apart,
-                    custom_translation_table={**translations(), **users},
+                    custom_translation_table=table,
                     verbose=request.verbose,
                 )
         except Exception as error:
