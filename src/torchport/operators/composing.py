@@ -6,6 +6,7 @@ as the model was, so it sees symbolic sizes and must not look at values.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -56,9 +57,36 @@ def composed(
     program: torch.export.ExportedProgram, compositions: Mapping[Any, Callable[..., Any]]
 ) -> torch.export.ExportedProgram:
     """The program with its calls of these operators replaced; itself if it has none."""
-    used = {_name(node.target) for node in operator_calls(program.graph_module)}
+    by_name = {_name(op): function for op, function in compositions.items()}
+    calls = [(node, by_name.get(_name(node.target))) for node in operator_calls(program.graph_module)]
+    used = {_name(node.target) for node, function in calls if function is not None and _applies(function, node)}
     wanted = {op: function for op, function in compositions.items() if _name(op) in used}
     return program.run_decompositions(wanted) if wanted else program
+
+
+def only_where(
+    applies: Callable[..., bool],
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A composition for some calls only, by their arguments (tensors as torch.export knows them); others are left as
+    they are. Replacing none saves a capture."""
+
+    def mark(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def composition(*args: Any, **kwargs: Any) -> Any:
+            return function(*args, **kwargs) if applies(*args, **kwargs) else NotImplemented
+
+        composition.applies = applies  # type: ignore[attr-defined]
+        return composition
+
+    return mark
+
+
+def _applies(function: Callable[..., Any], node: torch.fx.Node) -> bool:
+    applies = getattr(function, "applies", None)
+    if applies is None:
+        return True
+    args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda n: n.meta.get("val"))
+    return bool(applies(*args, **kwargs))
 
 
 def operator_calls(module: torch.nn.Module) -> Iterator[torch.fx.Node]:

@@ -1,0 +1,60 @@
+"""aten::histogram
+
+    hist[b] = how many numbers, or the sum of their weights, are in edges[b] <= x < edges[b + 1]; the last with its end
+
+Without edges they are even, over the range given or that of the numbers; half a step around a range without length.
+A density is divided by the sum and by the widths.
+
+Source of truth: ATen's native/Histogram.cpp and native/cpu/HistogramKernel.cpp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from torchport.operators.library.searchsorted import search
+
+
+def histogram_of_edges(self: Any, bins: Any, *, weight: Any = None, density: bool = False) -> tuple[Any, Any]:
+    count = bins.shape[0] - 1
+    x = self.reshape(-1)
+    place = search(bins, x, right=True) - 1
+    place = torch.where(x == bins[-1], count - 1, place)
+    inside = (x >= bins[0]) & (x <= bins[-1])
+    amount = torch.ones_like(x) if weight is None else weight.reshape(-1)
+    start = torch.zeros_like(bins[:-1])
+    hist = start.scatter_add(0, torch.where(inside, place, 0), torch.where(inside, amount, 0))
+    if density:
+        hist = hist / hist.sum() / (bins[1:] - bins[:-1])
+    return hist, bins.clone()
+
+
+def histogram_of_count(
+    self: Any, bins: int = 100, *, range: Sequence[float] | None = None, weight: Any = None, density: bool = False
+) -> tuple[Any, Any]:
+    if range is not None:
+        low, high = (torch.full((1,), end, dtype=self.dtype, device=self.device) for end in range)
+    elif any(isinstance(size, int) and size == 0 for size in self.shape):
+        low, high = torch.zeros(1, dtype=self.dtype), torch.ones(1, dtype=self.dtype)
+    else:
+        flat = self.reshape(-1)
+        low, high = flat.amin(0, keepdim=True), flat.amax(0, keepdim=True)
+    single = low == high
+    low, high = torch.where(single, low - 0.5, low), torch.where(single, high + 0.5, high)
+    return histogram_of_edges(self, _even(low, high, bins), weight=weight, density=density)
+
+
+def _even(low: Any, high: Any, count: int) -> Any:
+    """As PyTorch's linspace: from the nearer end, the product not rounded before it is added."""
+    step = ((high - low) / count).double()
+    place = torch.arange(count + 1, device=low.device)
+    forth, back = low.double() + step * place, high.double() - step * (count - place)
+    return torch.where(place < (count + 1) // 2, forth, back).to(low.dtype)
+
+
+def compositions() -> dict[Any, Callable[..., Any]]:
+    aten = torch.ops.aten
+    return {aten.histogram.bins_tensor: histogram_of_edges, aten.histogram.bin_ct: histogram_of_count}

@@ -1,0 +1,156 @@
+"""aten::linalg_inv, aten::linalg_solve, aten::linalg_det and what PyTorch makes of them: all by an LU factorization.
+
+    A·X = B: U·X = L⁻¹·Pᵀ·B;   A⁻¹ is X for B = 1;   det A = ± Πᵢ uᵢᵢ, the sign changing with every swap of rows
+
+Torch has no translation; ONNX has Det, which ONNX Runtime knows for float32 only, and nothing else. A matrix without
+an inverse raises in PyTorch, which a graph cannot: it gives infinities and NaN, as PyTorch's `_ex` forms do.
+
+Source of truth: aten/src/ATen/native/BatchLinearAlgebra.cpp and LinearAlgebra.cpp, PyTorch's answers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchport.operators.library.loops import column, repeated
+from torchport.operators.library.lu import factored, solved
+from torchport.operators.library.triangular import is_empty
+
+
+def inverted(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """The inverse, and info."""
+    packed, pivots, info = factored(matrix)
+    unit = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+    return solved(packed, pivots, unit), info
+
+
+def inv_ex(matrix: Tensor, *, check_errors: bool = False) -> tuple[Tensor, Tensor]:
+    return inverted(matrix)
+
+
+def inv(matrix: Tensor) -> Tensor:
+    return inverted(matrix)[0]
+
+
+def _solve(matrix: Tensor, right: Tensor, left: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """X of A·X = B or X·A = B, the factors, and info. B is a vector, or a batch of them, where it has the shape."""
+    vector = right.dim() == 1 or (matrix.dim() - 1 == right.dim() and right.shape == matrix.shape[:-1])
+    columns = right.unsqueeze(-1) if vector else right
+    packed, pivots, info = factored(matrix if left else matrix.mT)
+    result = solved(packed, pivots, columns) if left else solved(packed, pivots, columns.mT).mT
+    return result.squeeze(-1) if vector else result, packed, pivots, info
+
+
+def solve_with_factors(
+    matrix: Tensor, right: Tensor, *, left: bool = True, check_errors: bool = False
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return _solve(matrix, right, left)
+
+
+def solve_ex(matrix: Tensor, right: Tensor, *, left: bool = True, check_errors: bool = False) -> tuple[Tensor, Tensor]:
+    result, _, _, info = _solve(matrix, right, left)
+    return result, info
+
+
+def solve(matrix: Tensor, right: Tensor, *, left: bool = True) -> Tensor:
+    return _solve(matrix, right, left)[0]
+
+
+def tensorinv(tensor: Tensor, ind: int = 2) -> Tensor:
+    """The first `ind` axes are the rows of the matrix, the others its columns."""
+    rows, columns = tensor.shape[:ind], tensor.shape[ind:]
+    return inv(tensor.reshape(math.prod(rows), math.prod(columns))).reshape(*columns, *rows)
+
+
+def tensorsolve(tensor: Tensor, right: Tensor, dims: list[int] | None = None) -> Tensor:
+    """The last axes of the tensor are the unknowns, as many numbers as `right` has."""
+    moved = tensor.movedim(dims, list(range(tensor.dim() - len(dims), tensor.dim()))) if dims else tensor
+    unknown = moved.shape[right.dim() :]
+    count = math.prod(unknown)
+    return solve(moved.reshape(count, count), right.reshape(count)).reshape(unknown)
+
+
+def _diagonal(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The sign that the swaps give the determinant, the diagonal of U, and the factors."""
+    packed, pivots, _ = factored(matrix)
+    places = torch.arange(1, matrix.shape[-1] + 1, dtype=pivots.dtype, device=pivots.device)
+    signs = 1 - 2 * (pivots != places).to(matrix.dtype)
+    diagonal = matrix.new_zeros(matrix.shape[:-1]) if is_empty(matrix) else packed.diagonal(dim1=-2, dim2=-1)
+    return _product(signs), diagonal, packed, pivots
+
+
+def _product(numbers: Tensor) -> Tensor:
+    """Of the last axis: ONNX Runtime has no such reduction for float64."""
+    if is_empty(numbers):
+        return torch.ones(numbers.shape[:-1], dtype=numbers.dtype, device=numbers.device)
+
+    def step(k: Tensor, product: Tensor, numbers: Tensor) -> tuple[Tensor]:
+        return (product * column(numbers, k),)
+
+    return repeated(numbers.shape[-1], step, (torch.ones_like(numbers[..., :1]),), (numbers,))[0].squeeze(-1)
+
+
+def det_with_factors(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    sign, diagonal, packed, pivots = _diagonal(matrix)
+    return sign * _product(diagonal), packed, pivots
+
+
+def det(matrix: Tensor) -> Tensor:
+    return det_with_factors(matrix)[0]
+
+
+def slogdet_with_factors(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    sign, diagonal, packed, pivots = _diagonal(matrix)
+    logarithm = torch.zeros(sign.shape, dtype=sign.dtype, device=sign.device)
+    if not is_empty(diagonal):
+        logarithm = diagonal.abs().log().sum(-1)
+    return sign * _product(diagonal.sign()), logarithm, packed, pivots
+
+
+def slogdet(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    return slogdet_with_factors(matrix)[:2]
+
+
+def logdet(matrix: Tensor) -> Tensor:
+    sign, logarithm = slogdet(matrix)
+    return torch.where(sign == -1, torch.full_like(logarithm, float("nan")), logarithm)
+
+
+def matrix_power(matrix: Tensor, exponent: int) -> Tensor:
+    """By squaring."""
+    if exponent < 0:
+        return matrix_power(inv(matrix), -exponent)
+    if exponent == 0:
+        return torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device).expand(matrix.shape).clone()
+    half = matrix_power(matrix, exponent // 2) if exponent > 1 else None
+    if half is None:
+        return matrix.clone()
+    return half @ half if exponent % 2 == 0 else half @ half @ matrix
+
+
+def compositions() -> dict[Any, Callable[..., Any]]:
+    aten = torch.ops.aten
+    return {
+        aten.linalg_inv.default: inv,
+        aten.inverse.default: inv,
+        aten.linalg_inv_ex.default: inv_ex,
+        aten.linalg_solve.default: solve,
+        aten.linalg_solve_ex.default: solve_ex,
+        aten._linalg_solve_ex.default: solve_with_factors,
+        aten.linalg_tensorinv.default: tensorinv,
+        aten.linalg_tensorsolve.default: tensorsolve,
+        aten.linalg_det.default: det,
+        aten.det.default: det,
+        aten._linalg_det.default: det_with_factors,
+        aten.linalg_slogdet.default: slogdet,
+        aten.slogdet.default: slogdet,
+        aten._linalg_slogdet.default: slogdet_with_factors,
+        aten.logdet.default: logdet,
+        aten.linalg_matrix_power.default: matrix_power,
+        aten.matrix_power.default: matrix_power,
+    }
