@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 import pytest
 import torch
@@ -232,10 +234,12 @@ def test_a_misspelled_verb_gets_a_suggestion() -> None:
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_has_help_that_fits_a_terminal_and_json(verb: str) -> None:
-    done = run(verb, "--help")
-    assert done.exit_code == 0
-    assert "--json" in done.output
-    assert max(map(len, done.output.splitlines())) <= 80
+    code = import_module(f"torchport.cli.{verb}").command
+    for further in [[name] for name in code.commands] if isinstance(code, click.Group) else [[]]:
+        done = run(verb, *further, "--help")
+        assert done.exit_code == 0
+        assert "--json" in done.output
+        assert max(map(len, done.output.splitlines())) <= 80
 
 
 def test_example_inputs_that_fail_show_the_users_own_traceback(folder: Path) -> None:

@@ -7,6 +7,7 @@ same weight whatever the input is.
 from __future__ import annotations
 
 import copy
+from collections.abc import Container
 from typing import Any
 
 import torch
@@ -23,8 +24,20 @@ def mend(program: torch.export.ExportedProgram, error: Exception) -> torch.expor
 
     Which operators lack a translation is not asked: the error knows them by the names of their parts.
     """
-    if _MISSING not in f"{error} {error.__cause__ or ''}":
+    return _computed(program) if _MISSING in f"{error} {error.__cause__ or ''}" else None
+
+
+def computed(program: torch.export.ExportedProgram, operators: Container[Any]) -> torch.export.ExportedProgram | None:
+    """The same, where one of these operators, which make long graphs, sees nothing but weights."""
+    calls = [n for n in program.graph.nodes if n.op == "call_function" and n.target in operators]
+    if not calls:
         return None
+    values = _weights(program)
+    _fold(program.graph, values)
+    return _computed(program) if any(call in values for call in calls) else None
+
+
+def _computed(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram | None:
     values = _weights(program)
     weights = len(values)
     _fold(program.graph, values)

@@ -12,7 +12,7 @@ import torch
 from torchport.capture import symbolic_functions
 from torchport.capture.blame import line_of_error, watch_guards
 from torchport.capture.guards import Challenge, Guard, challenges
-from torchport.capture.repairs import for_failed_capture, for_failed_translation, repaired
+from torchport.capture.repairs import for_failed_capture, for_failed_translation, repaired, weights_alone
 from torchport.capture.repairs.exact_constants import exact_constants
 from torchport.capture.repairs.half_reductions import half_reductions
 from torchport.capture.routes.base import Captured, Request
@@ -51,6 +51,10 @@ def mapped(
 def translate(program: torch.export.ExportedProgram, request: Request, repairs: list[str]) -> ir.Model:
     """torch's own translation; a failure with a known cause is mended and tried again."""
     opset = min(max(request.opset, LOWEST_OPSET), HIGHEST_OPSET)
+    alone = weights_alone.computed(program, library.compositions())
+    if alone is not None:
+        program = alone
+        repairs.append(weights_alone.NAME)
     program, table = mapped(program, opset, request.translations)
     while True:
         try:
