@@ -79,12 +79,11 @@ def _called(function: Function, plain: Callable[..., Any], arguments: Sequence[A
         return _listed(_shapes(plain, full))
 
     with proxy_tensor.disable_proxy_modes_tracing():
-        outputs = forward(*tensors)
-        single = not isinstance(_shapes(plain, list(arguments)), (list, tuple))
-    operator = _defined(function, len(tensors), len(outputs), forward)
+        answer = _shapes(plain, list(arguments))
+    operator = _defined(function, len(tensors), len(_listed(answer)), forward)
     _translations[operator] = _translation(function, rest, places)
     result = operator(*tensors)
-    return result if single else tuple(_listed(result))
+    return tuple(_listed(result)) if isinstance(answer, (list, tuple)) else result
 
 
 def _defined(function: Function, inputs: int, outputs: int, forward: Callable[..., list[torch.Tensor]]) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch._export.passes.lift_constants_pass import ConstantAttrMap, lift_constants_pass
-from torch.fx import Graph, Node
+from torch.fx import Node
 
 NAME = "weights made of weights computed beforehand"
 
@@ -24,7 +24,10 @@ def mend(program: torch.export.ExportedProgram, error: Exception) -> torch.expor
 
     Which operators lack a translation is not asked: the error knows them by the names of their parts.
     """
-    return _computed(program) if _MISSING in f"{error} {error.__cause__ or ''}" else None
+    if _MISSING not in f"{error} {error.__cause__ or ''}":
+        return None
+    values = _folded(program)
+    return _with_constants(program, values) if any(node.op == "call_function" for node in values) else None
 
 
 def computed(program: torch.export.ExportedProgram, operators: Container[Any]) -> torch.export.ExportedProgram | None:
@@ -32,16 +35,8 @@ def computed(program: torch.export.ExportedProgram, operators: Container[Any]) -
     calls = [n for n in program.graph.nodes if n.op == "call_function" and n.target in operators]
     if not calls:
         return None
-    values = _weights(program)
-    _fold(program.graph, values)
-    return _computed(program) if any(call in values for call in calls) else None
-
-
-def _computed(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram | None:
-    values = _weights(program)
-    weights = len(values)
-    _fold(program.graph, values)
-    return _with_constants(program, values) if len(values) > weights else None
+    values = _folded(program)
+    return _with_constants(program, values) if any(call in values for call in calls) else None
 
 
 def _weights(program: torch.export.ExportedProgram) -> dict[Node, Any]:
@@ -60,13 +55,15 @@ def _weights(program: torch.export.ExportedProgram) -> dict[Node, Any]:
     return found
 
 
-def _fold(graph: Graph, values: dict[Node, Any]) -> None:
-    """Compute every node that sees weights alone."""
+def _folded(program: torch.export.ExportedProgram) -> dict[Node, Any]:
+    """The weights, and what every node that sees weights alone gives."""
+    values = _weights(program)
     with torch.no_grad():
-        for node in graph.nodes:
+        for node in program.graph.nodes:
             if node.op == "call_function" and not _draws(node) and all(n in values for n in node.all_input_nodes):
                 args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda n: values[n])
                 values[node] = node.target(*args, **kwargs)
+    return values
 
 
 def _draws(node: Node) -> bool:
