@@ -6,8 +6,10 @@ python worker.py torchport cdist cumprod    a line of JSON before and after each
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import logging
+import math
 import os
 import signal
 import sys
@@ -18,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 import torch
 from database import Sample, samples
@@ -91,13 +94,30 @@ def _differs(target: Path, sample: Sample, wanted: list[torch.Tensor]) -> str:
         tensors = [t.resolve_conj().resolve_neg().numpy() for t in sample.inputs]
         if len(inputs) != len(tensors):
             return f"{len(inputs)} inputs instead of {len(tensors)}"
-        got = session.run(None, {i.name: t for i, t in zip(inputs, tensors, strict=True)})
+        got = _run(session, {i.name: t for i, t in zip(inputs, tensors, strict=True)})
     except Exception as error:  # noqa: BLE001 - onnxruntime's errors have no common class
         return f"onnxruntime: {str(error).splitlines()[0][:200]}"
     if len(got) != len(wanted):
         return f"{len(got)} outputs instead of {len(wanted)}"
     problems = (_compare(a, _plain(b)) for a, b in zip(got, wanted, strict=True))
     return next((f"output {n}: {p}" for n, p in enumerate(problems) if p), "")
+
+
+def _run(session: onnxruntime.InferenceSession, feeds: dict[str, Any]) -> list[Any]:
+    """The outputs as NumPy has them; bfloat16, which it has not, as float32."""
+    if all(output.type != "tensor(bfloat16)" for output in session.get_outputs()):
+        return list(session.run(None, feeds))
+    values = session.run_with_ort_values(
+        [output.name for output in session.get_outputs()],
+        {name: onnxruntime.OrtValue.ortvalue_from_numpy(array) for name, array in feeds.items()},
+    )
+    return [_widened(v) if v.element_type() == onnx.TensorProto.BFLOAT16 else v.numpy() for v in values]
+
+
+def _widened(value: Any) -> Any:
+    """bfloat16 is the first half of float32."""
+    bits = (ctypes.c_uint16 * math.prod(value.shape())).from_address(value.data_ptr())
+    return (np.array(bits, dtype=np.uint32) << 16).view(np.float32).reshape(value.shape())
 
 
 def _plain(tensor: torch.Tensor) -> Any:

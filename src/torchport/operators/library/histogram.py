@@ -19,11 +19,8 @@ from torchport.operators.library.searchsorted import search
 
 
 def histogram_of_edges(self: Any, bins: Any, *, weight: Any = None, density: bool = False) -> tuple[Any, Any]:
-    count = bins.shape[0] - 1
     x = self.reshape(-1)
-    place = search(bins, x, right=True) - 1
-    place = torch.where(x == bins[-1], count - 1, place)
-    inside = (x >= bins[0]) & (x <= bins[-1])
+    place, inside = places_in(bins, x)
     amount = torch.ones_like(x) if weight is None else weight.reshape(-1)
     start = torch.zeros_like(bins[:-1])
     hist = start.scatter_add(0, torch.where(inside, place, 0), torch.where(inside, amount, 0))
@@ -35,16 +32,27 @@ def histogram_of_edges(self: Any, bins: Any, *, weight: Any = None, density: boo
 def histogram_of_count(
     self: Any, bins: int = 100, *, range: Sequence[float] | None = None, weight: Any = None, density: bool = False
 ) -> tuple[Any, Any]:
+    return histogram_of_edges(self, even_edges(self, bins, range), weight=weight, density=density)
+
+
+def places_in(edges: Any, x: Any) -> tuple[Any, Any]:
+    """The bin of each number, and whether it is in one at all."""
+    place = search(edges, x, right=True) - 1
+    place = torch.where(x == edges[-1], edges.shape[0] - 2, place)
+    return place, (x >= edges[0]) & (x <= edges[-1])
+
+
+def even_edges(x: Any, count: int, range: Sequence[float] | None) -> Any:
     if range is not None:
-        low, high = (torch.full((1,), end, dtype=self.dtype, device=self.device) for end in range)
-    elif any(isinstance(size, int) and size == 0 for size in self.shape):
-        low, high = torch.zeros(1, dtype=self.dtype), torch.ones(1, dtype=self.dtype)
+        low, high = (torch.full((1,), end, dtype=x.dtype, device=x.device) for end in range)
+    elif any(isinstance(size, int) and size == 0 for size in x.shape):
+        low, high = torch.zeros(1, dtype=x.dtype), torch.ones(1, dtype=x.dtype)
     else:
-        flat = self.reshape(-1)
+        flat = x.reshape(-1)
         low, high = flat.amin(0, keepdim=True), flat.amax(0, keepdim=True)
     single = low == high
     low, high = torch.where(single, low - 0.5, low), torch.where(single, high + 0.5, high)
-    return histogram_of_edges(self, _even(low, high, bins), weight=weight, density=density)
+    return _even(low, high, count)
 
 
 def _even(low: Any, high: Any, count: int) -> Any:

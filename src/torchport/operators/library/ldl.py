@@ -116,30 +116,29 @@ def _starts(pivots: Tensor) -> list[Tensor]:
     return [start.unsqueeze(-1).unsqueeze(-1) for start in starts]
 
 
-def _through_blocks(packed: Tensor, starts: list[Tensor], right: Tensor) -> Tensor:
-    """X of D·X = right."""
-    solved: list[Tensor] = []
-    later = right  # the second row of a block, computed with the first
-    for k, start in enumerate(starts):
-        own, below = right[..., k : k + 1, :], right[..., k + 1 : k + 2, :]
-        head = packed[..., k : k + 1, k : k + 1]
-        row = own / torch.where(start, torch.ones_like(head), head)
-        if k:
-            row = torch.where(starts[k - 1], later, row)
-        if k < len(starts) - 1:
-            corner = packed[..., k + 1 : k + 2, k : k + 1]
-            corner = torch.where(start, corner, torch.ones_like(corner))
-            one, two = head / corner, packed[..., k + 1 : k + 2, k + 1 : k + 2] / corner
-            inside = torch.where(start, one * two - 1, torch.ones_like(one))
-            above, under = own / corner, below / corner
-            row = torch.where(start, (two * above - under) / inside, row)
-            later = (one * under - above) / inside
-        solved.append(row)
-    return torch.cat(solved, -2)
+def _divided(packed: Tensor, starts: list[Tensor], work: Tensor, k: int) -> Tensor:
+    """Row k by its block of D; both rows of a block of two at the second."""
+    rows = torch.arange(len(starts), device=packed.device).unsqueeze(-1)
+    own, head = work[..., k : k + 1, :], packed[..., k : k + 1, k : k + 1]
+    row = own / torch.where(starts[k], torch.ones_like(head), head)
+    if k:
+        second = starts[k - 1]
+        before, corner = work[..., k - 1 : k, :], packed[..., k : k + 1, k - 1 : k]
+        corner = torch.where(second, corner, torch.ones_like(corner))
+        one, two = packed[..., k - 1 : k, k - 1 : k] / corner, head / corner
+        inside = torch.where(second, one * two - 1, torch.ones_like(one))
+        above, under = before / corner, own / corner
+        row = torch.where(second, (one * under - above) / inside, row)
+        before = torch.where(second, (two * above - under) / inside, before)
+        work = torch.where(rows == k - 1, before, work)
+    return torch.where(rows == k, row, work)
 
 
 def ldl_solve(packed: Tensor, pivots: Tensor, right: Tensor, *, hermitian: bool = False) -> Tensor:
-    """X of A·X = right: through P·L, through D, and through (P·L)ᵀ, whose steps are the first ones backwards."""
+    """X of A·X = right: through P·L and D, and through (P·L)ᵀ, whose steps are the first ones backwards.
+
+    A row is divided as soon as it is done, as in LAPACK: pivots that no factorization gives may swap it later.
+    """
     count = side(real(packed).shape[-1], LARGEST)
     batch = torch.broadcast_shapes(packed.shape[:-2], right.shape[:-2])
     work = right.expand(*batch, *right.shape[-2:])
@@ -158,7 +157,7 @@ def ldl_solve(packed: Tensor, pivots: Tensor, right: Tensor, *, hermitian: bool 
     for k in range(count):
         work = work.gather(-2, orders[k])
         work = work - multiples[k] * work[..., k : k + 1, :]
-    work = _through_blocks(packed, starts, work)
+        work = _divided(packed, starts, work, k)
     for k in reversed(range(count)):
         work = torch.where(rows == k, work - multiples[k].mT @ work, work)
         work = work.gather(-2, orders[k])

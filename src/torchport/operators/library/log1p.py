@@ -5,6 +5,8 @@
 Torch's translation is Log(x + 1), of which nothing is left near zero: 1e-6 comes out as 9.5e-7. What rounding took from
 u is given back by the quotient, which is one but for it (Kahan). Where u is one, x itself is the answer.
 
+log1p is a translation and not a composition, because torch takes losses apart into it only while it translates.
+
 Source of truth: PyTorch's answers, which are the C library's log1p.
 """
 
@@ -13,16 +15,36 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import onnx_ir as ir
 import torch
+from onnxscript import opset18
 from torch import Tensor
 
 from torchport.operators.library.special_numbers import floating, instead, scalars
 
+op: Any = opset18  # its annotations know eager tensors only, not a graph's values
+
+
+def translated(x: Any) -> Any:
+    """log(1 + x) in ONNX nodes; half floats by way of float32, and whole numbers give it."""
+    if x.dtype in (ir.DataType.FLOAT, ir.DataType.DOUBLE):
+        return nodes(x, x.dtype)
+    result = nodes(op.Cast(x, to=ir.DataType.FLOAT), ir.DataType.FLOAT)
+    return op.Cast(result, to=x.dtype) if x.dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16) else result
+
+
+def nodes(x: Any, dtype: ir.DataType) -> Any:
+    """The same for float32 and float64."""
+    zero, one, two = (op.Constant(value=ir.tensor(number, dtype=dtype)) for number in (0.0, 1.0, 2.0))
+    u = op.Add(one, x)
+    lost, out = op.Equal(u, one), op.Or(op.LessOrEqual(u, zero), op.IsInf(u))
+    known = op.Where(op.Or(lost, out), two, u)  # a number in range where the other branches are taken
+    near = op.Mul(op.Log(known), op.Div(x, op.Sub(known, one)))
+    return op.Where(lost, x, op.Where(out, op.Log(u), near))
+
 
 def log1p(x: Tensor) -> Tensor:
-    """log(1 + x); complex numbers are left to torch."""
-    if x.is_complex():
-        return NotImplemented
+    """log(1 + x) of real numbers, in PyTorch."""
     x = x.to(floating(x))
     if x.dtype in (torch.float16, torch.bfloat16):
         return log1p(x.float()).to(x.dtype)
@@ -43,7 +65,10 @@ def xlog1py(x: Tensor, y: Tensor) -> Tensor:
 def compositions() -> dict[Any, Callable[..., Any]]:
     aten = torch.ops.aten
     return {
-        aten.log1p.default: log1p,
         aten.special_xlog1py.default: xlog1py,
         **scalars(xlog1py, aten.special_xlog1py, "self_scalar", "other_scalar"),
     }
+
+
+def translations() -> dict[Any, Callable[..., Any]]:
+    return {torch.ops.aten.log1p.default: translated}

@@ -1,4 +1,4 @@
-"""aten::linalg_matrix_norm, aten::linalg_norm, aten::linalg_cond, aten::nuclear_norm, order 0 of linalg_vector_norm.
+"""aten::linalg_matrix_norm, aten::linalg_norm, aten::linalg_cond, aten::nuclear_norm, linalg_vector_norm in part.
 
     2, -2 and "nuc": the largest, the least and the sum of the singular values;   1, -1, inf, -inf: of columns' or rows'
     sums of absolute values;   cond(A) = ‖A‖·‖A⁻¹‖;   order 0 of a vector counts what is not zero
@@ -78,11 +78,11 @@ def norm(
     return torch.linalg.vector_norm(tensor, power, dim, keepdim, dtype=dtype)
 
 
-def _counts(tensor: Tensor, order: Any = 2, *_: Any, **__: Any) -> bool:
-    return bool(order == 0) and not tensor.is_complex()
+def _applies(tensor: Tensor, order: Any = 2, *_: Any, **__: Any) -> bool:
+    return not tensor.is_complex() and bool(order == 0 or tensor.dim() == 0)
 
 
-@only_where(_counts)
+@only_where(_applies)
 def vector_norm(
     tensor: Tensor,
     order: Any = 2,
@@ -91,7 +91,9 @@ def vector_norm(
     *,
     dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """Of order 0: how many are not zero."""
+    """Of order 0: how many are not zero. Of a single number, whose axis ONNX does not let be called 0: its size."""
+    if order != 0:
+        return tensor.to(dtype or tensor.dtype).abs()
     axes = tuple(dim) if dim else tuple(range(tensor.dim()))
     there = (tensor != 0).to(dtype or tensor.dtype)
     return there.sum(axes, keepdim=keepdim) if axes else there

@@ -1,7 +1,8 @@
-"""aten::index_reduce, aten::scatter_reduce with "mean", aten::segment_reduce
+"""aten::index_reduce, aten::scatter_reduce with "mean", aten::scatter that adds or multiplies, aten::segment_reduce
 
     index_reduce    scatter_reduce with one index for each slice instead of each number
     mean            the sum divided by how many were summed, for whole numbers rounded down
+    scatter         scatter_reduce with "sum" or "prod"
     segment_reduce  scatter_reduce to the number of the segment that each slice is in
 
 ONNX scatters sums, products, minima and maxima; torch translates "mean" into the last one written. Where the input is
@@ -24,6 +25,18 @@ def scatter_reduce(self: Any, dim: int, index: Any, src: Any, reduce: str, *, in
     if reduce != "mean":
         return NotImplemented
     return _mean(self, dim, index, src, include_self)
+
+
+def scatter(self: Any, dim: int, index: Any, src: Any, *, reduce: str) -> Any:
+    """By "add" or "multiply"; `src` may be larger than `index`, as PyTorch allows."""
+    for axis, (size, own) in enumerate(zip(index.shape, src.shape, strict=True)):
+        if not (isinstance(size, int) and isinstance(own, int) and size == own):
+            src = src.narrow(axis, 0, size)
+    return aten.scatter_reduce.two(self, dim, index, src, {"add": "sum", "multiply": "prod"}[reduce])
+
+
+def scatter_value(self: Any, dim: int, index: Any, value: float, *, reduce: str) -> Any:
+    return scatter(self, dim, index, torch.full_like(index, value, dtype=self.dtype), reduce=reduce)
 
 
 def index_reduce(self: Any, dim: int, index: Any, source: Any, reduce: str, *, include_self: bool = True) -> Any:
@@ -101,6 +114,8 @@ def _neutral(reduce: str, dtype: torch.dtype) -> float:
 def compositions() -> dict[Any, Callable[..., Any]]:
     return {
         aten.scatter_reduce.two: scatter_reduce,
+        aten.scatter.reduce: scatter,
+        aten.scatter.value_reduce: scatter_value,
         aten.index_reduce.default: index_reduce,
         aten.segment_reduce.default: segment_reduce,
     }
