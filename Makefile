@@ -9,6 +9,7 @@ demo: .venv/installed
 	$(BIN)/torchport run examples/01_first_export/model.onnx --input image=float32[5,3,64,64]
 
 test: lint
+	$(BIN)/torchport ops headers --quiet || $(BIN)/torchport ops headers --fetch  # kernels are compiled against them
 	$(BIN)/python -m pytest
 
 lint: .venv/installed

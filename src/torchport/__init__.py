@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from torchport.errors import CaptureError, OpsetError, ProofError, TorchportError
     from torchport.health import doctor
     from torchport.operators.composing import composition
+    from torchport.operators.defining import Operator, operator
     from torchport.operators.symbolic import symbolic
     from torchport.pipeline import export, verify
     from torchport.pipeline.rewriting import rewrite
@@ -34,6 +35,7 @@ __all__ = [
     "Dim",
     "Exported",
     "Finding",
+    "Operator",
     "OpsetError",
     "Proof",
     "ProofError",
@@ -46,6 +48,7 @@ __all__ = [
     "export",
     "flow",
     "graph",
+    "operator",
     "operators",
     "rewrite",
     "session",
@@ -64,6 +67,8 @@ _HOMES = {
     "export": "torchport.pipeline:export",
     "verify": "torchport.pipeline:verify",
     "composition": "torchport.operators.composing:composition",
+    "Operator": "torchport.operators.defining:Operator",
+    "operator": "torchport.operators.defining:operator",
     "symbolic": "torchport.operators.symbolic:symbolic",
     "flow": "torchport.capture.rewrite.flow",
     "rewrite": "torchport.pipeline.rewriting:rewrite",

@@ -142,6 +142,7 @@ def _machine() -> list[Check]:
         Check("machine", "cpu", "ok", f"{platform.machine()}, {cores} cores, {_memory()}"),
         Check("machine", "features", "ok", ", ".join(_cpu_features()) or "unknown"),
         Check("machine", "gpu", "optional", _gpu()),
+        _headers(),
         Check("machine", "c++", "ok", compiler)
         if compiler
         else Check(
@@ -152,6 +153,19 @@ def _machine() -> list[Check]:
             "apt install g++",
         ),
     ]
+
+
+def _headers() -> Check:
+    from torchport.errors import OptionError
+    from torchport.operators import headers
+
+    try:
+        found = headers.find()
+    except OptionError as error:
+        return Check(
+            "machine", "ort headers", "optional", f"{error.what}; only for kernels of your own", error.next_step or ""
+        )
+    return Check("machine", "ort headers", "ok", f"{found.folder} ({found.source}), API {found.api}")
 
 
 def _cpu_features() -> list[str]:

@@ -14,7 +14,9 @@ from torchport.records import Proof
 PREFIX = "torchport."
 
 
-def write(model: ir.Model, *, route: str, proof: Proof, unproven: str = "") -> None:
+def write(
+    model: ir.Model, *, route: str, proof: Proof, unproven: str = "", operators: list[dict[str, Any]] | None = None
+) -> None:
     """Put the story into the model's metadata. No dates: the same export gives the same bytes."""
     model.producer_name = "torchport"
     model.producer_version = __version__
@@ -23,6 +25,8 @@ def write(model: ir.Model, *, route: str, proof: Proof, unproven: str = "") -> N
         "proof": proof.summary(),
         "versions": {name: version(name) for name in ("torch", "onnx", "onnxruntime", "onnxscript")},
     }
+    if operators:
+        entries["operators"] = operators
     if unproven:
         entries["unproven"] = unproven
     for key, value in entries.items():

@@ -136,3 +136,22 @@ def test_operators_in_branches_are_counted_too() -> None:
 def test_output_fits_a_terminal() -> None:
     _, output = ops("show", "Resize")
     assert max(map(len, output.splitlines())) <= 80
+
+
+def test_an_operator_defined_once_is_known() -> None:
+    import torch
+
+    import torchport as tp
+    from torchport.operators import defining
+
+    @tp.operator("torchport_tests::known", schema="(Tensor a) -> Tensor")
+    def known(a):  # type: ignore[no-untyped-def]
+        return a + 1
+
+    known.onnx("torchport_tests::Known")
+    found = lookup.show("torchport_tests::known")
+    assert isinstance(found, lookup.TorchOperator)
+    assert found.mappings[0].onnx == ("torchport_tests::Known",)
+    counted = tp.operators.coverage(lambda x: known(x) * 2, (torch.randn(3),))
+    assert counted.supported
+    defining.forget("torchport_tests::known")

@@ -136,11 +136,11 @@ def _rename(model: ir.Model, values: Sequence[ir.Value], names: Sequence[str]) -
 
 
 def _shaped(model: ir.Model) -> list[ir.Value]:
-    found = _values(model)
+    found = list(_values(model))
     for function in model.functions.values():
-        found += function.inputs
+        found.extend(function.inputs)
         for node in ir.traversal.RecursiveGraphIterator(function):
-            found += node.outputs
+            found.extend(node.outputs)
     return [v for v in found if v.shape is not None]
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.fx.experimental import proxy_tensor
 
-from torchport.operators import symbolic
+from torchport.operators import shapes, symbolic
 
 USED = "autograd functions translated by their symbolic"
 
@@ -76,10 +76,10 @@ def _called(function: Function, plain: Callable[..., Any], arguments: Sequence[A
         full = list(rest)
         for place, tensor in zip(places, given, strict=True):
             full[place] = tensor
-        return _listed(_shapes(plain, full))
+        return _listed(shapes.inferred(plain, full, function.__name__))
 
     with proxy_tensor.disable_proxy_modes_tracing():
-        answer = _shapes(plain, list(arguments))
+        answer = shapes.inferred(plain, list(arguments), function.__name__)
     operator = _defined(function, len(tensors), len(_listed(answer)), forward)
     _translations[operator] = _translation(function, rest, places)
     result = operator(*tensors)
@@ -101,47 +101,11 @@ def _translation(function: Function, rest: Sequence[Any], places: list[int]) -> 
         full = list(rest)
         for place, value in zip(places, values, strict=True):
             full[place] = value
-        return symbolic.built(function.symbolic, full)  # type: ignore[attr-defined]
+        source = symbolic.Source(function.__name__, function.apply)
+        return symbolic.built(function.symbolic, full, source)  # type: ignore[attr-defined]
 
     return symbolic.with_parameters(translate, [f"t{n}" for n in range(len(places))])
 
 
 def _listed(result: Any) -> list[torch.Tensor]:
     return list(result) if isinstance(result, (list, tuple)) else [result]
-
-
-def _shapes(plain: Callable[..., Any], arguments: list[Any]) -> Any:
-    """What the forward gives for fake tensors. One that needs their values, in C++ say, is run on random ones."""
-    try:
-        return plain(*arguments)
-    except Exception as error:
-        if not any(isinstance(a, torch.Tensor) for a in arguments):
-            raise
-        return _by_example(plain, arguments, error)
-
-
-def _by_example(plain: Callable[..., Any], arguments: list[Any], error: Exception) -> Any:
-    from torch._subclasses.fake_tensor import unset_fake_temporarily
-
-    with unset_fake_temporarily():
-        real = [_random(a) if isinstance(a, torch.Tensor) else a for a in arguments]
-        try:
-            given = plain(*real)
-        except Exception:  # noqa: BLE001 - the first one says more
-            raise error from None
-    shapes = [a.shape for a in arguments if isinstance(a, torch.Tensor)]
-    symbols = {_hint(s): s for shape in shapes for s in shape if isinstance(s, torch.SymInt)}
-    like = next(a for a in arguments if isinstance(a, torch.Tensor))
-    outputs = [like.new_empty([symbols.get(s, s) for s in t.shape], dtype=t.dtype) for t in _listed(given)]
-    return outputs if isinstance(given, (list, tuple)) else outputs[0]
-
-
-def _random(tensor: torch.Tensor) -> torch.Tensor:
-    sizes = [_hint(s) for s in tensor.shape]
-    made = torch.rand(sizes) if tensor.dtype.is_floating_point else torch.zeros(sizes)
-    return made.to(tensor.dtype)
-
-
-def _hint(size: Any) -> int:
-    """The size in the example."""
-    return int(size.node.hint) if isinstance(size, torch.SymInt) else size

@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from torchport.cli.given import gather, load, model_options
+from torchport.cli.given import gather, library_option, load, model_options
+from torchport.cli.own_operators import load_libraries
 from torchport.cli.show import common, print_json, progress
 
 
@@ -37,6 +38,7 @@ from torchport.cli.show import common, print_json, progress
     help="Weights beside the model or in it.  [default: by size]",
 )
 @click.option("--no-fold", is_flag=True, help="Do not fold constants.")
+@library_option
 @click.option("--custom-opset", multiple=True, metavar="DOMAIN=N", help="Version of an operator domain of yours.")
 @click.option("--allow-unproven", is_flag=True, help="Save even if the proof fails; the model says so.")
 @click.option("--verbose", is_flag=True, help="Let torch's own messages through.")
@@ -74,6 +76,7 @@ def command(
         from torchport.pipeline import DEFAULT_OPSET, export
 
         check_target(output)
+        options["libraries"] = load_libraries(options["libraries"])
         source = load(model, seed=seed, trust=trust)
         args, kwargs = gather(source, inputs, seed, required=not model.endswith(".pt2"))
         exported = export(

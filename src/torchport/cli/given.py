@@ -43,6 +43,15 @@ def model_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+library_option = click.option(
+    "--library",
+    "libraries",
+    multiple=True,
+    metavar="FILE",
+    help="Operators you trust: a built library, or the .py that defines them.",
+)
+
+
 def load(model: str, *, seed: int, trust: bool) -> Any:
     """Load the model named on the command line.
 

@@ -15,7 +15,7 @@ VERBS = {
     "export": "Export a PyTorch model to ONNX and prove it right.",
     "verify": "Prove an existing ONNX file against its PyTorch source.",
     "rewrite": "Show a model's source with control flow on tensors rewritten.",
-    "ops": "Look operators up: torch's, ONNX's, and a model's.",
+    "ops": "Look operators up, and define your own.",
     "run": "Run an ONNX model on given inputs.",
     "doctor": "Show versions, engines, CPU features, and what is missing.",
 }

@@ -1,4 +1,4 @@
-"""torchport ops find | show | list | coverage"""
+"""torchport ops find | show | list | coverage | new | build | test | headers"""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from torchport.cli import own_operators
 from torchport.cli.given import gather, load, model_options
 from torchport.cli.show import common, print_json, progress
 
 if TYPE_CHECKING:
-    from torchport.operators.lookup import OnnxOperator, TorchOperator
+    from torchport.operators.lookup import TorchOperator
+    from torchport.operators.onnx_operators import OnnxOperator
     from torchport.pipeline.coverage import Coverage
 
 _MOST = 40  # names shown without --all
 
 
-@click.group("ops", short_help="Look operators up: torch's, ONNX's, and a model's.")
+@click.group("ops", short_help="Look operators up, and define your own.")
 def command() -> None:
-    """Look operators up.
+    """Look operators up, and define your own.
 
     \b
     torchport ops find asinh
@@ -28,7 +30,13 @@ def command() -> None:
     torchport ops show Resize
     torchport ops list --missing
     torchport ops coverage model.py:Net
+    torchport ops new mylib::my_op
+    torchport ops test my_op.py
     """
+
+
+for own in (own_operators.new, own_operators.build, own_operators.test, own_operators.headers):
+    command.add_command(own)
 
 
 @command.command("find")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from torchport.cli.given import library_option
+from torchport.cli.own_operators import load_libraries
 from torchport.cli.show import common, print_json, progress
 
 
@@ -19,10 +21,18 @@ from torchport.cli.show import common, print_json, progress
 )
 @click.option("--output", "-o", metavar="FILE", help="Save the outputs as .npz, or a single one as .npy.")
 @click.option("--engine", default="onnxruntime", show_default=True, help="What runs the model.")
+@library_option
 @click.option("--seed", default=0, show_default=True, help="Seed for made-up inputs.")
 @common
 def command(
-    file: str, inputs: tuple[str, ...], output: str | None, engine: str, seed: int, as_json: bool, quiet: bool
+    file: str,
+    inputs: tuple[str, ...],
+    output: str | None,
+    engine: str,
+    libraries: tuple[str, ...],
+    seed: int,
+    as_json: bool,
+    quiet: bool,
 ) -> None:
     """Run the ONNX model FILE and show its outputs.
 
@@ -36,7 +46,7 @@ def command(
 
         if output is not None:
             arrays.check_output(output)
-        session = open_session(file, engine)
+        session = open_session(file, engine, libraries=load_libraries(libraries))
         feeds = arrays.read(session, inputs, seed)
         say("running")
         outputs = session.run(feeds)
@@ -45,6 +55,8 @@ def command(
     if as_json:
         print_json({"outputs": {n: arrays.summary(a) for n, a in outputs.items()}, "path": output})
         return
+    for name in session.in_python:
+        click.echo(f"note: {name} has no kernel; PyTorch ran it", err=True)
     for name, array in outputs.items():
         click.echo(f"{name}: {arrays.one_line(array)}")
     if output is not None:

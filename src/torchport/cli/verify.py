@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from torchport.cli.given import gather, load, model_options
+from torchport.cli.given import gather, library_option, load, model_options
+from torchport.cli.own_operators import load_libraries
 from torchport.cli.show import common, print_json, progress
 
 
@@ -14,6 +15,7 @@ from torchport.cli.show import common, print_json, progress
 @click.argument("file", metavar="FILE")
 @click.option("--against", required=True, metavar="MODEL", help="The PyTorch model, as for `torchport export`.")
 @click.option("--engine", default="onnxruntime", show_default=True, help="What runs the ONNX model.")
+@library_option
 @model_options
 @common
 def command(
@@ -43,6 +45,7 @@ def command(
         files.load(file)  # a broken file is said before a slow import
         source = load(against, seed=seed, trust=trust)
         args, kwargs = gather(source, inputs, seed, required=False)
+        options["libraries"] = load_libraries(options["libraries"])
         proof = verify(file, source.model, args, kwargs=kwargs, dynamic=list(dynamic) or None, progress=say, **options)
     if as_json:
         print_json(proof)

@@ -41,8 +41,19 @@ def engines() -> dict[str, Any]:
     return {e.name: e for e in entry_points(group="torchport.engines")}
 
 
-def open_session(model: str | os.PathLike[str] | ir.Model, engine: str = "onnxruntime") -> Session:
+def open_session(
+    model: str | os.PathLike[str] | ir.Model,
+    engine: str = "onnxruntime",
+    *,
+    libraries: Sequence[str | os.PathLike[str]] = (),
+) -> Session:
     """Open a model in an engine.
+
+    Args:
+        model: an ONNX file or a model in memory.
+        engine: what runs it; `torchport doctor` lists the ones here.
+        libraries: operator libraries you trust, by path. Nothing that only the model names is loaded; operators defined
+            in this process with `tp.operator` bring their own.
 
     Example:
         >>> session = open_session("model.onnx")
@@ -54,8 +65,11 @@ def open_session(model: str | os.PathLike[str] | ir.Model, engine: str = "onnxru
         raise EngineMissingError(
             f"there is no engine '{engine}' here", next_step=f"use one of: {', '.join(sorted(known))}"
         )
+    if isinstance(libraries, (str, os.PathLike)):
+        libraries = [libraries]
     source = Path(model) if isinstance(model, (str, os.PathLike)) else model
-    return Session(known[engine].load()(source), engine)
+    opened = known[engine].load()
+    return Session(opened(source, libraries) if libraries else opened(source), engine)
 
 
 class Session:
@@ -66,6 +80,9 @@ class Session:
         self.engine = engine
         self.inputs = runner.inputs
         self.outputs = runner.outputs
+        self.in_python: tuple[str, ...] = getattr(
+            runner, "in_python", ()
+        )  # operators PyTorch runs, for want of a kernel
 
     def __call__(self, *args: Any) -> Any:
         """Run by position: a tensor for one output, a tuple for several; torch or numpy, as given."""

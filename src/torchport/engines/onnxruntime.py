@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
+from torchport.engines import custom
 from torchport.engines.weights import weights_as_inputs
 from torchport.errors import EngineError
 from torchport.graph import files
@@ -26,28 +28,59 @@ _LENT = {"bfloat16": (onnx.TensorProto.BFLOAT16, np.uint16, ml_dtypes.bfloat16)}
 _QUIET = 4  # its messages come back as exceptions; printing them too helps nobody
 
 
-def open_session(source: Path | ir.Model) -> OrtRunner:
+def open_session(source: Path | ir.Model, libraries: Sequence[str | os.PathLike[str]] = ()) -> OrtRunner:
     """Open a file as any user would, or a model in memory without holding its weights twice."""
-    if not isinstance(source, Path):
-        return _open_sharing(source)
-    model = files.load(source)  # refuses hostile files before the engine sees them
-    return OrtRunner(_open(str(source), _options()), model)
+    model = (
+        files.load(source) if isinstance(source, Path) else source
+    )  # refuses hostile files before the engine sees them
+    needs = custom.needs(model, libraries)
+    paths = [str(p) for p in needs.libraries]
+    try:
+        if needs.in_python:
+            runner = _open_sharing(*_in_python(model, needs, paths))
+            runner.in_python = needs.names_in_python
+            return runner
+        if isinstance(source, Path):
+            return OrtRunner(_open(str(source), _options(paths)), model)
+        return _open_sharing(source, paths)
+    except EngineError as error:
+        raise _named(error, model, needs) from error
 
 
-def _options() -> ort.SessionOptions:
+def _in_python(model: ir.Model, needs: custom.Needs, paths: list[str]) -> tuple[ir.Model, list[str]]:
+    copy, library = custom.with_python_kernels(model, needs.in_python)
+    return copy, [*paths, library]
+
+
+def _named(error: EngineError, model: ir.Model, needs: custom.Needs) -> EngineError:
+    """ONNX Runtime's words for an operator that no library has, in ours."""
+    unknown = re.search(r"([\w.]+):(\w+)\(-?\d+\) is not a registered function/op", error.what)
+    if "Domain already set in registry" in error.what:
+        names = ", ".join(p.name for p in needs.libraries)
+        return EngineError(
+            f"two of the libraries {names} have operators of one domain; ONNX Runtime takes one library for a domain",
+            next_step="build their sources into one: torchport ops build a.cc b.cc -o both.so",
+        )
+    nodes = [n for n in custom.own_nodes(model) if unknown and (n.domain, n.op_type) == unknown.groups()]
+    return custom.no_kernel(model, nodes[0], looked_in=needs.libraries) if nodes else error
+
+
+def _options(libraries: Sequence[str] = ()) -> ort.SessionOptions:
     options = ort.SessionOptions()
     options.log_severity_level = _QUIET
+    for path in libraries:
+        options.register_custom_ops_library(path)
     return options
 
 
-def _open_sharing(model: ir.Model) -> OrtRunner:
+def _open_sharing(model: ir.Model, libraries: Sequence[str] = ()) -> OrtRunner:
     """Open a model that stands next to the PyTorch model it came from: the weights are fed to each run, in place.
 
     A session that owns its weights copies them at least once, and again where it packs or reorders them. The kernels
     are the same; only optimizations that work on constant weights do not apply.
     """
     graph, arrays = weights_as_inputs(model)
-    options = _options()
+    options = _options(libraries)
     options.enable_cpu_mem_arena = False  # it would keep the memory of the largest case
     return OrtRunner(_open(graph, options), model, {name: _to_value(a) for name, a in arrays.items()})
 
@@ -85,6 +118,8 @@ def has_kernels(model: onnx.ModelProto) -> bool:
 class OrtRunner:
     """Runs an ONNX Runtime session, bfloat16 included, which numpy has no type for."""
 
+    in_python: tuple[str, ...] = ()
+
     def __init__(
         self, session: ort.InferenceSession, model: ir.Model, weights: Mapping[str, ort.OrtValue] | None = None
     ) -> None:
@@ -116,9 +151,9 @@ class OrtRunner:
 def _to_value(array: Array) -> ort.OrtValue:
     lent = _LENT.get(array.dtype.name)
     if lent is None:
-        return ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array))
+        return ort.OrtValue.ortvalue_from_numpy(np.asarray(array, order="C"))
     kind, bits, _ = lent
-    return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(np.ascontiguousarray(array).view(bits), kind)
+    return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(np.asarray(array, order="C").view(bits), kind)
 
 
 def _from_value(value: ort.OrtValue, dtype: str) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import onnx
 import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 
+from torchport.engines import custom
 from torchport.errors import EngineError
 from torchport.graph import files
 from torchport.graph.describe import tensor_infos
@@ -18,10 +20,14 @@ from torchport.graph.describe import tensor_infos
 Array = np.ndarray[Any, Any]
 
 
-def open_session(source: Path | ir.Model) -> ReferenceRunner:
+def open_session(source: Path | ir.Model, libraries: Sequence[str | os.PathLike[str]] = ()) -> ReferenceRunner:
+    """Libraries are of no use here: PyTorch runs the operators that were defined in this process."""
     model = files.load(source) if isinstance(source, Path) else source
+    own = custom.python_classes(model)
     try:
-        return ReferenceRunner(ReferenceEvaluator(ir.to_proto(model)), model)
+        runner = ReferenceRunner(ReferenceEvaluator(ir.to_proto(model), new_ops=own), model)
+        runner.in_python = tuple(f"{c.op_domain}::{c.__name__}" for c in own)  # type: ignore[attr-defined]
+        return runner
     except Exception as error:
         raise EngineError(f"the reference evaluator refuses the model: {error}") from error
 
@@ -36,6 +42,8 @@ def has_kernels(model: onnx.ModelProto) -> bool:
 
 
 class ReferenceRunner:
+    in_python: tuple[str, ...] = ()
+
     def __init__(self, evaluator: Any, model: ir.Model) -> None:
         self._evaluator = evaluator
         self.inputs = tensor_infos(v for v in model.graph.inputs if str(v.name) not in model.graph.initializers)

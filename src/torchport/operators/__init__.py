@@ -4,6 +4,7 @@ tp.operators.find("asinh")          names with this in them, torch's and ONNX's
 tp.operators.show("aten::asinh")    its schemas, its ways to ONNX; for ONNX operators versions, types and kernels
 tp.operators.missing()              what no route maps
 tp.operators.coverage(model, (x,))  every operator a model uses, before exporting
+tp.operators.test(my_add)           an operator's kernel and lowering beside PyTorch
 """
 
 from __future__ import annotations
@@ -11,14 +12,15 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-__all__ = ["coverage", "find", "missing", "show"]
+__all__ = ["coverage", "find", "missing", "show", "test"]
 
-# imported when first used; `coverage` captures a model, so it lives behind the rooms that can
+# imported when first used; `coverage` and `test` capture models, so they live behind the rooms that can
 _HOMES = {
     "find": "torchport.operators.lookup",
     "show": "torchport.operators.lookup",
     "missing": "torchport.operators.lookup",
     "coverage": "torchport.pipeline.coverage",
+    "test": "torchport.pipeline.operator_trials",
 }
 
 

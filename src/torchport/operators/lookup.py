@@ -5,18 +5,14 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
-import itertools
-import sys
 from collections.abc import Iterator
-from importlib.metadata import entry_points
 from typing import Any
 
-import onnx
-import onnx.defs
 import torch
 
 from torchport.errors import OptionError
-from torchport.operators import composing, library, registries, symbolic
+from torchport.operators import composing, defining, library, onnx_operators, registries, symbolic
+from torchport.operators.onnx_operators import OnnxOperator
 from torchport.operators.registries import Written
 
 _SPACES = {"linalg_": torch.linalg, "special_": torch.special, "fft_": torch.fft}
@@ -37,12 +33,6 @@ _CALLS = {
     "convolution": "torch.nn.functional.conv2d",
 }
 _MODERN = ("export", "rewrite")
-_KINDS = ("float32", "float16", "float64", "bfloat16", "int64", "int32", "int8", "uint8", "bool")
-_ELEMENTS = {
-    "float32": onnx.TensorProto.FLOAT,
-    "float64": onnx.TensorProto.DOUBLE,
-    **{k: getattr(onnx.TensorProto, k.upper()) for k in _KINDS if k not in ("float32", "float64")},
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,30 +70,6 @@ class TorchOperator:
         return {"kind": "torch", **dataclasses.asdict(self)}
 
 
-@dataclasses.dataclass(frozen=True)
-class OnnxOperator:
-    """An ONNX operator, its history, and who has it.
-
-    Attributes:
-        versions: each version with what it changed.
-        engines: for each engine the types it has a kernel for at the latest version it reads.
-        torch: torch operators that end in it.
-    """
-
-    name: str
-    domain: str
-    versions: tuple[tuple[int, str], ...]
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    attributes: tuple[str, ...]
-    types: tuple[str, ...]
-    engines: dict[str, tuple[str, ...]]
-    torch: tuple[str, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": "onnx", **dataclasses.asdict(self)}
-
-
 def find(text: str) -> list[str]:
     """Names of torch and ONNX operators with `text` in them, those that begin with it first.
 
@@ -114,7 +80,7 @@ def find(text: str) -> list[str]:
     wanted = text.lower().strip()
     if not wanted:
         raise OptionError("what to look for is empty", next_step="give a part of an operator's name")
-    names = [*_torch_names(), *_onnx_names()]
+    names = [*_torch_names(), *onnx_operators.names()]
     found = [n for n in names if wanted in n.lower()]
     return sorted(found, key=lambda n: (_own(n) != wanted, not _own(n).startswith(wanted), len(n), n))
 
@@ -126,13 +92,13 @@ def show(name: str) -> TorchOperator | OnnxOperator:
         OptionError: there is none of that name; the next step has the closest ones.
     """
     given = name.strip()
-    if given in _onnx_names():
+    if given in onnx_operators.names():
         return _onnx_operator(given)
     own = given.replace("torch.ops.", "").replace(".", "::", 1) if "::" not in given and "." in given else given
     for known in (own, f"aten::{own}", own.partition(".")[0], f"aten::{own.partition('.')[0]}"):
         if "::" in known and registries.overloads(known.partition(".")[0]):
             return _torch_operator(known.partition(".")[0])
-    for known in _onnx_names():
+    for known in onnx_operators.names():
         if known.lower() == given.lower():
             return _onnx_operator(known)
     close = closest(given)
@@ -219,6 +185,10 @@ def _mappings(name: str) -> tuple[Mapping, ...]:
             Mapping(o, (*_MODERN, "script", "trace"), "direct", one.onnx, since, one.where)
             for o in registries.overloads(name)
         ]
+    own = defining.defined().get(name)
+    if own is not None:
+        how = "composed" if own.node_name is None and own.lowering is None else "direct"
+        found.append(Mapping("default", _MODERN, how, (own.node_name,) if own.node_name else ()))
     return (*found, *_shipped(name))
 
 
@@ -257,94 +227,13 @@ def _mapping(overload: str, routes: tuple[str, ...], written: Written, scripted:
     An operator may have been there without what is needed of it (Resize in 10, without cubic); the TorchScript exporter
     knows that, where it has the same.
     """
-    newest = max((_introduced(name) for name in written.onnx), default=0)
+    newest = max((onnx_operators.introduced(name) for name in written.onnx), default=0)
     since = max(newest, scripted.since if scripted is not None else 0)
     return Mapping(overload, routes, "direct", written.onnx, since or None, written.where)
 
 
-# --- ONNX -------------------------------------------------------------------------------------------------------------
-
-
-@functools.cache
-def _schemas() -> dict[str, list[Any]]:
-    """Every version of every operator by name, oldest first."""
-    found: dict[str, list[Any]] = {}
-    for schema in onnx.defs.get_all_schemas_with_history():
-        name = schema.name if not schema.domain else f"{schema.domain}::{schema.name}"
-        found.setdefault(name, []).append(schema)
-    return {name: sorted(versions, key=lambda s: s.since_version) for name, versions in found.items()}
-
-
-def _onnx_names() -> tuple[str, ...]:
-    return tuple(_schemas())
-
-
-def _introduced(name: str) -> int:
-    versions = _schemas().get(name)
-    return versions[0].since_version if versions else 1
-
-
 def _onnx_operator(name: str) -> OnnxOperator:
-    versions = _schemas()[name]
-    last = versions[-1]
-    changes = [(versions[0].since_version, "introduced")]
-    changes += [(new.since_version, _change(old, new)) for old, new in itertools.pairwise(versions)]
-    return OnnxOperator(
-        name=last.name,
-        domain=last.domain or "ai.onnx",
-        versions=tuple(changes),
-        inputs=tuple(_parameter(p) for p in last.inputs),
-        outputs=tuple(_parameter(p) for p in last.outputs),
-        attributes=tuple(_attribute(a) for a in sorted(last.attributes.values(), key=lambda a: a.name)),
-        types=tuple(f"{t.type_param_str}: {', '.join(map(_type, t.allowed_type_strs))}" for t in last.type_constraints),
-        engines=_engines(versions),
-        torch=tuple(_torch_users(last.name)) if not last.domain else (),
-    )
-
-
-def _change(old: Any, new: Any) -> str:
-    """What one version did, from the two schemas."""
-    notes: list[str] = []
-    if new.deprecated:
-        return "deprecated"
-    for word, before, after in (
-        ("attribute", set(old.attributes), set(new.attributes)),
-        ("input", {p.name for p in old.inputs}, {p.name for p in new.inputs}),
-        ("output", {p.name for p in old.outputs}, {p.name for p in new.outputs}),
-    ):
-        notes += [f"+ {word} {name}" for name in sorted(after - before)]
-        notes += [f"- {word} {name}" for name in sorted(before - after)]
-    before, after = ({_type(t) for c in schema.type_constraints for t in c.allowed_type_strs} for schema in (old, new))
-    if after - before:
-        notes.append(f"+ types {', '.join(sorted(after - before))}")
-    if before - after:
-        notes.append(f"- types {', '.join(sorted(before - after))}")
-    for name in sorted(set(old.attributes) & set(new.attributes)):
-        then, now = (_default(s.attributes[name]) for s in (old, new))
-        if then != now:
-            notes.append(f"default of {name}: {then or 'none'} → {now or 'none'}")
-    return "; ".join(notes) or "wording or shape rules"
-
-
-def _type(text: str) -> str:
-    return text.removeprefix("tensor(").removesuffix(")") if text.startswith("tensor(") else text
-
-
-def _parameter(given: Any) -> str:
-    kind = {"Optional": ", optional", "Variadic": ", any number"}.get(given.option.name, "")
-    return f"{given.name}: {_type(given.type_str)}{kind}"
-
-
-def _default(attribute: Any) -> str:
-    value = onnx.helper.get_attribute_value(attribute.default_value) if attribute.default_value.name else None
-    value = value.decode() if isinstance(value, bytes) else value
-    return "" if value is None else str(value)
-
-
-def _attribute(given: Any) -> str:
-    default = _default(given)
-    rest = "required" if given.required else f"default {default}" if default else "optional"
-    return f"{given.name}: {given.type.name.lower()}, {rest}"
+    return onnx_operators.operator(name, tuple(_torch_users(name)) if "::" not in name else ())
 
 
 def _torch_users(name: str) -> Iterator[str]:
@@ -358,69 +247,8 @@ def _torch_users(name: str) -> Iterator[str]:
     yield from sorted({own for own, w in written if name in w.onnx and own.startswith("aten::")})
 
 
-def _engines(versions: list[Any]) -> dict[str, tuple[str, ...]]:
-    """Each engine is asked with a model of the one node; an engine that cannot be asked is left out."""
-    found: dict[str, tuple[str, ...]] = {}
-    for entry in entry_points(group="torchport.engines"):
-        has_kernels = getattr(sys.modules[entry.load().__module__], "has_kernels", None)
-        if has_kernels is not None:
-            allowed = _kinds(versions[-1])
-            found[entry.name] = tuple(k for k in allowed if any(has_kernels(_one_node(s, k)) for s in versions[::-1]))
-    return found
-
-
-def _kinds(schema: Any) -> list[str]:
-    """The types of its first parameter, among those in use."""
-    first = next(iter([*schema.inputs, *schema.outputs]), None)
-    allowed = {
-        _type(t)
-        for c in schema.type_constraints
-        if first and c.type_param_str == first.type_str
-        for t in c.allowed_type_strs
-    }
-    names = {"float32": "float", "float64": "double"}
-    return [k for k in _KINDS if names.get(k, k) in allowed]
-
-
-def _one_node(schema: Any, kind: str) -> onnx.ModelProto:
-    main = next(iter([*schema.inputs, *schema.outputs])).type_str
-    given = [p for p in schema.inputs if p.option.name != "Optional"]
-    inputs = [onnx.helper.make_tensor_value_info(p.name, _element(schema, p, main, kind), None) for p in given]
-    attributes = {a.name: _some_value(a) for a in schema.attributes.values() if a.required}
-    node = onnx.helper.make_node(
-        schema.name, [p.name for p in given], [p.name for p in schema.outputs[:1]], domain=schema.domain, **attributes
-    )
-    outputs = [onnx.helper.make_empty_tensor_value_info(p.name) for p in schema.outputs[:1]]
-    graph = onnx.helper.make_graph([node], "one", inputs, outputs)
-    imports = [onnx.helper.make_opsetid(schema.domain, schema.since_version)]
-    if schema.domain:
-        imports.append(onnx.helper.make_opsetid("", 20))
-    return onnx.helper.make_model(graph, opset_imports=imports, ir_version=10)
-
-
-def _element(schema: Any, parameter: Any, main: str, kind: str) -> int:
-    if parameter.type_str == main:
-        return int(_ELEMENTS[kind])
-    allowed = next(
-        (c.allowed_type_strs for c in schema.type_constraints if c.type_param_str == parameter.type_str), None
-    )
-    kinds = [_type(t) for t in (allowed or [parameter.type_str])]
-    for name, element in (("int64", 7), ("float", 1), ("bool", 9), ("uint8", 2), ("int32", 6)):
-        if name in kinds:
-            return element
-    return int(onnx.TensorProto.FLOAT)
-
-
-def _some_value(attribute: Any) -> Any:
-    kind = attribute.type.name
-    return {
-        "INT": 1, "INTS": [1, 1], "FLOAT": 1.0, "FLOATS": [1.0], "STRING": "a", "STRINGS": ["a"],
-        "GRAPH": onnx.helper.make_graph([], "none", [], []),
-    }.get(kind, 1)  # fmt: skip
-
-
 def closest(name: str) -> list[str]:
     """The operators of the most similar names."""
-    names = [*_torch_names(), *_onnx_names()]
+    names = [*_torch_names(), *onnx_operators.names()]
     by_own = {_own(n): n for n in names}
     return [by_own[c] for c in difflib.get_close_matches(_own(name), list(by_own), n=3, cutoff=0.6)]

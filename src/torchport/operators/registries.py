@@ -22,6 +22,7 @@ from torchport.errors import TorchportError
 
 _MODERN = "torch.onnx._internal.exporter._registration"
 _TABLE = "torch.onnx._internal.exporter._decomp"
+_SHAPES = ("Meta", "CompositeImplicitAutograd", "CompositeExplicitAutograd")
 _SCRIPT = "torch.onnx._internal.torchscript_exporter"
 
 
@@ -51,6 +52,12 @@ def overloads(name: str) -> dict[str, Any]:
         n.partition(".")[2] or "default" for n in torch._C._dispatch_get_all_op_names() if n.partition(".")[0] == name
     }
     return {o: getattr(packet, o) for o in packet.overloads() if o in known} if packet is not None else {}
+
+
+def has_shapes(operator: Any) -> bool:
+    """Whether torch can tell an operator's shapes: by a function for fake tensors, or because it is made of others."""
+    known = any(torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), key) for key in _SHAPES)
+    return known or torch._library.simple_registry.singleton.find(operator._schema.name).fake_impl.kernel is not None
 
 
 @functools.cache

@@ -12,6 +12,8 @@ here, which records ONNX nodes where torch's translation functions do. Functions
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
 import inspect
 import re
 from collections.abc import Callable, Iterator
@@ -24,7 +26,7 @@ import onnx_ir as ir
 import torch
 
 from torchport.errors import OptionError
-from torchport.operators import registries
+from torchport.operators import calls, registries
 
 Symbolic = Callable[..., Any]
 
@@ -88,7 +90,11 @@ def translations(opset: int) -> dict[Any, Callable[..., Any]]:
 @contextlib.contextmanager
 def for_torchscript(opset: int) -> Iterator[None]:
     """Ours registered with torch, for the time of an export by TorchScript."""
-    given = {n: v for n, v in _registered.items() if any(s <= opset for s in v)}
+    from torchport.operators import defining, lowering  # lowerings are built with what is in this file
+
+    defined = {n: {7: f} for n, op in defining.defined().items() if (f := lowering.for_torchscript(op)) is not None}
+    known = {**defined, **_registered}
+    given = {n: v for n, v in known.items() if any(s <= opset for s in v)}
     for name, versions in given.items():
         since = max(s for s in versions if s <= opset)
         _torchscript().register_custom_op_symbolic(name, versions[since], since)
@@ -109,12 +115,17 @@ def translation(operator: Any, function: Symbolic) -> Callable[..., Any]:
     It is called with values and plain numbers in the order of the operator's schema, defaults filled in, as TorchScript
     calls it.
     """
+    return by_arguments(operator, lambda given: built(function, given, Source(str(operator), operator)))
+
+
+def by_arguments(operator: Any, function: Callable[[list[Any]], Any]) -> Callable[..., Any]:
+    """A translation from a function of all arguments in the order of the schema."""
     names = [a.name for a in operator._schema.arguments]
     defaults = {a.name: a.default_value for a in operator._schema.arguments if a.has_default_value()}
 
     def translate(*args: Any, **kwargs: Any) -> Any:
         given = {**defaults, **dict(zip(names, args, strict=False)), **kwargs}
-        return built(function, [given.get(n) for n in names])
+        return function([given.get(n) for n in names])
 
     return with_parameters(translate, names, defaults)
 
@@ -130,12 +141,43 @@ def with_parameters(
     return function
 
 
-def built(function: Symbolic, arguments: list[Any]) -> Any:
-    """Call a symbolic and give the graph's values back."""
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """The PyTorch call a symbolic is for."""
+
+    name: str
+    function: Callable[..., Any]
+
+
+def built(function: Symbolic, arguments: list[Any], source: Source | None = None) -> Any:
+    """Call a symbolic and give the graph's values back.
+
+    A node of the user's own domain that it made remembers the PyTorch call, so that it can be checked without a kernel.
+    """
+    before = len(_recorder().nodes)
     result = function(Graph(), *map(_wrapped, arguments))
-    if isinstance(result, (list, tuple)):
-        return tuple(_value(r) for r in result)
-    return _value(result)
+    values = [_value(r) for r in result] if isinstance(result, (list, tuple)) else [_value(result)]
+    if source is not None:
+        _remember(_recorder().nodes[before:], values, arguments, source)
+    return tuple(values) if isinstance(result, (list, tuple)) else values[0]
+
+
+def _remember(nodes: list[ir.Node], results: list[Any], arguments: list[Any], source: Source) -> None:
+    """Only where one node is the whole of the call: its outputs are the results, its inputs have all the tensors."""
+    own = [n for n in nodes if calls.is_custom(n)]
+    if len(own) != 1 or list(own[0].outputs) != results:
+        return
+    places = {id(v): n for n, v in enumerate(own[0].inputs) if v is not None}
+    leaves = [v for a in arguments for v in (a if isinstance(a, (list, tuple)) else [a]) if isinstance(v, ir.Value)]
+    if all(id(v) in places for v in leaves):
+        filled = [_placed(a, places) for a in arguments]
+        calls.remember(own[0], calls.Call(source.name, source.function, filled))
+
+
+def _placed(argument: Any, places: dict[int, int]) -> Any:
+    if isinstance(argument, (list, tuple)):
+        return [_placed(a, places) for a in argument]
+    return calls.Place(places[id(argument)]) if isinstance(argument, ir.Value) else argument
 
 
 class Value:
@@ -199,13 +241,14 @@ class Graph:
     def opset(self) -> int:
         return _recorder().opset.version
 
-    def op(self, name: str, *inputs: Any, outputs: int = 1, **attributes: Any) -> Any:
+    def op(self, name: str, *inputs: Any, outputs: int = 1, overload: str = "", **attributes: Any) -> Any:
         """Add a node: ``g.op("Domain::Name", x, axis_i=1, mode_s="linear", value_t=tensor)``.
 
         Args:
             name: the ONNX operator; of another domain as ``domain::Name``.
             inputs: values; numbers, lists and tensors become constants; None stands for an input left out.
             outputs: how many it has. With more than one a tuple is given back.
+            overload: which of several local functions of this name it calls.
             attributes: by name and suffix: `_i` and `_f` for numbers or lists, `_s` for texts, `_t` for tensors.
         """
         domain, _, kind = name.rpartition("::")
@@ -214,18 +257,32 @@ class Graph:
         if domain in ("", "aten", "onnx"):
             domain = ""
             values, given = _current_form(kind, self.opset, values, given)
+            values = _of_one_type(kind, self.opset, values)
         while values and values[-1] is None:
             values.pop()
         attrs = [ir.convenience.convert_attribute(n, v) for n, v in given.items()]
-        node = ir.Node(domain, kind, inputs=values, attributes=attrs, num_outputs=outputs)
+        node = ir.Node(domain, kind, inputs=values, attributes=attrs, num_outputs=outputs, overload=overload)
         for value in node.outputs:
             _infer(value, values)
+        if kind == "Constant" and isinstance(given.get("value"), ir.TensorProtocol):
+            node.outputs[0].dtype, node.outputs[0].shape = given["value"].dtype, ir.Shape(given["value"].shape)
         _recorder().nodes.append(node)
         results = tuple(Value(v) for v in node.outputs)
         return results[0] if outputs == 1 else results
 
     def constant(self, value: Any) -> Any:
         return Value(_constant(value))
+
+
+@contextlib.contextmanager
+def recording() -> Iterator[Any]:
+    """Nodes go into a recorder of their own, for the body of a local function."""
+    from onnxscript import evaluator
+
+    outer = _recorder()
+    recorder = type(outer)(outer.opset, {})
+    with evaluator.default_as(recorder):
+        yield recorder
 
 
 def _recorder() -> Any:
@@ -277,6 +334,8 @@ def _attribute(key: str, value: Any) -> tuple[str, Any]:
             next_step="write axis_i for whole numbers, alpha_f for floats, mode_s for texts, value_t for tensors",
         )
     name, kind = found.groups()
+    if isinstance(value, (ir.Attr, ir.TensorProtocol)):
+        return name, value
     if kind == "t":
         tensor = value if isinstance(value, torch.Tensor) else torch.as_tensor(value)
         return name, ir.tensor(tensor.detach().cpu().numpy())
@@ -298,6 +357,47 @@ def _current_form(
         values = [*values, *[None] * (place + 1 - len(values))]
         values[place] = _constant(np.asarray(attributes.pop(name)))
     return values, attributes
+
+
+def _of_one_type(kind: str, opset: int, values: list[Any]) -> list[Any]:
+    """Inputs that ONNX wants of one type made so, as TorchScript's exporter does: constants follow tensors."""
+    try:
+        schema = onnx.defs.get_schema(kind, opset, "")
+    except onnx.defs.SchemaError:
+        return values
+    last = len(schema.inputs) - 1
+    kinds = [schema.inputs[min(place, last)].type_str for place in range(len(values))] if last >= 0 else []
+    for variable in {k for k in kinds if not k.startswith("tensor(")}:
+        places = [n for n, k in enumerate(kinds) if k == variable and values[n] is not None]
+        known = [values[n] for n in places if values[n].dtype is not None]
+        if len({v.dtype for v in known}) < 2:
+            continue
+        tensors = [v for v in known if not _is_constant(v)] or known
+        target = functools.reduce(torch.promote_types, (_torch_dtype(v.dtype) for v in tensors))
+        for n in places:
+            if _torch_dtype(values[n].dtype) != target:
+                values[n] = _cast(values[n], target)
+    return values
+
+
+def _is_constant(value: ir.Value) -> bool:
+    node = value.producer()
+    return node is not None and node.op_type == "Constant"
+
+
+def _torch_dtype(dtype: ir.DataType) -> torch.dtype:
+    found: torch.dtype = getattr(torch, dtype.numpy().name)
+    return found
+
+
+def _cast(value: ir.Value, dtype: torch.dtype) -> ir.Value:
+    node = value.producer()
+    if node is not None and _is_constant(value) and "value" in node.attributes:
+        return _constant(torch.from_numpy(node.attributes["value"].as_tensor().numpy()).to(dtype))
+    number = int(ir.DataType.from_numpy(torch.empty(0, dtype=dtype).numpy().dtype))
+    made: ir.Value = Graph().op("Cast", value, to_i=number).value
+    made.dtype = ir.DataType(number)
+    return made
 
 
 def _infer(value: ir.Value, inputs: list[Any]) -> None:

@@ -18,6 +18,7 @@ from torchport.capture.guards import Challenge
 from torchport.capture.origins import find_origin
 from torchport.capture.reference import Array
 from torchport.capture.routes.base import Captured, Request
+from torchport.engines import custom
 from torchport.engines.base import Session, open_session
 from torchport.engines.onnxruntime import has_kernels
 from torchport.errors import CaptureError, EngineError, InputError, OpsetError, ProofError, RefusedError, TorchportError
@@ -29,6 +30,7 @@ from torchport.records import Attempt, Exported, Finding, Proof
 from torchport.silence import silence
 from torchport.tensors import as_pairs
 
+_OLD_ROUTES = ("script", "trace")  # that an old exporter is wrong says less than that the opset is too low
 BRANCH_ROUNDS = 6  # further random values for a trace that may have frozen a branch
 
 
@@ -65,12 +67,14 @@ class Attempts:
         weights_apart: bool,
         custom_opsets: dict[str, int],
         translations: dict[Any, Callable[..., Any]],
+        libraries: Sequence[str | os.PathLike[str]],
         verbose: bool,
     ) -> None:
         self.job = job
         self.opset = opset
         self.keep_unused = keep_unused
         self.custom_opsets = custom_opsets
+        self.libraries = libraries
         self.attempts: list[Attempt] = []
         self.errors: list[RefusedError] = []
         self.unproven: list[Tried] = []
@@ -130,12 +134,13 @@ class Attempts:
             model = self._finish(captured)
             fitted = kernels.fit(model, has_kernels)
             try:
-                session = open_session(model)
+                session = open_session(model, libraries=self.libraries)
             except EngineError as error:
                 self.errors.append(error)
                 self._name_outputs(model)
                 problem = error.what + _origin_of(error.where, model)
                 return Tried(route, model, Proof((), (Finding(problem),)), fitted, problem, captured.repairs)
+        fitted += [Finding(f"{name} has no kernel: PyTorch ran it for the proof") for name in session.in_python]
         memory.release()
         self.challenges += captured.challenges  # what one route made doubtful is asked of the next ones too
         job.say(f"route {route}: proving")
@@ -147,9 +152,20 @@ class Attempts:
                 sizes=[c.sizes for c in self.challenges],
             )
         self._name_outputs(model)
-        problem = _problem(proof, model, captured, job) or _frozen_branch(captured, job)
+        problem = _problem(proof, model, captured, job) or self._wrong_body(model) or _frozen_branch(captured, job)
         findings = captured.suspects if problem else _harmless(captured)
         return Tried(route, model, proof, [*fitted, *findings], problem, captured.repairs)
+
+    def _wrong_body(self, model: ir.Model) -> str:
+        """Where kernels ran, the bodies of their nodes have not been asked yet."""
+        bodies = custom.with_bodies_only(model)
+        if bodies is None:
+            return ""
+        self.job.say("proving what nodes are made of without their kernels")
+        with silence():
+            session = open_session(bodies, libraries=self.libraries)
+            proof = self.job.examiner().examine(candidate(session, self.job.input_names, self.job.output_names))
+        return f"without the kernels, by the nodes' bodies: {proof.verdict_line()}" if not proof.passed else ""
 
     def _finish(self, captured: Captured) -> ir.Model:
         job = self.job
@@ -174,7 +190,13 @@ class Attempts:
 
     def result(self, best: Tried, path: str | None, findings: Sequence[Finding] = ()) -> Exported:
         proven = not best.problem
-        metadata.write(best.model, route=best.route, proof=best.proof, unproven="" if proven else best.problem)
+        metadata.write(
+            best.model,
+            route=best.route,
+            proof=best.proof,
+            unproven="" if proven else best.problem,
+            operators=custom.described(best.model, self.libraries),
+        )
         return Exported(
             model=best.model,
             route=best.route,
@@ -201,7 +223,8 @@ class Attempts:
     def _refusal(self) -> RefusedError:
         """The error that says most: wrong answers before an opset out of reach before a failed capture."""
         story = "\n       ".join(f"route {a.route}: {a.reason}" for a in self.attempts)
-        proofs = [t.proof for t in self.unproven if t.proof.cases]
+        blocked = [e for e in self.errors if isinstance(e, OpsetError)]
+        proofs = [t.proof for t in self.unproven if t.proof.cases and not (blocked and t.route in _OLD_ROUTES)]
         proofs.sort(key=lambda p: not p.failures)
         if proofs:
             return ProofError(
@@ -211,13 +234,12 @@ class Attempts:
                 where=story,
                 next_step="see the proof for the case that differs; --allow-unproven saves it all the same",
             )
-        if self.unproven:
+        if self.unproven and not blocked:
             return EngineError(
                 "the engine cannot run the model, so that nothing can be proven; nothing was saved",
                 where=story,
                 next_step="try another opset or dtype; --allow-unproven saves it all the same",
             )
-        blocked = [e for e in self.errors if isinstance(e, OpsetError)]
         if blocked:
             nearest = [e.nearest for e in blocked if e.nearest is not None]
             near = min(nearest, key=lambda n: abs(n - self.opset), default=None)

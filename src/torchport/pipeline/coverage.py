@@ -16,6 +16,7 @@ from torchport.capture.routes.base import Request
 from torchport.errors import CaptureError
 from torchport.operators import lookup, registries
 from torchport.operators.composing import operator_calls
+from torchport.operators.lowering import Lowerings
 from torchport.pipeline.job import Job
 from torchport.silence import silence
 
@@ -114,7 +115,7 @@ def _uses(program: torch.export.ExportedProgram) -> Iterator[Use]:
 
 def _lost(program: torch.export.ExportedProgram) -> dict[str, tuple[str, ...]]:
     """For each operator that torch takes apart, its parts without a mapping."""
-    whole, table = export.mapped(program, _OPSET, flow_translations())
+    whole, table = export.mapped(program, _OPSET, flow_translations(), Lowerings())
     apart = {op: f for op, f in registries.decomposition_table().items() if op not in table}
     decomposed = whole.run_decompositions(apart)
     known = {_name(op) for op in table if hasattr(op, "_schema")}

@@ -15,6 +15,7 @@ from torchport.capture import choose
 from torchport.capture.state import Mode
 from torchport.errors import OptionError
 from torchport.graph import files, opset as opsets
+from torchport.operators import calls
 from torchport.pipeline.attempts import Attempts
 from torchport.pipeline.job import Job, Progress
 from torchport.records import Exported, Finding
@@ -44,6 +45,7 @@ def export(
     fold_constants: bool = True,
     custom_opsets: Mapping[str, int] | None = None,
     translations: Mapping[Any, Callable[..., Any]] | None = None,
+    libraries: Sequence[str | os.PathLike[str]] = (),
     allow_unproven: bool = False,
     verbose: bool = False,
     progress: Progress | None = None,
@@ -69,6 +71,8 @@ def export(
         fold_constants: simplify the graph and fold what does not depend on inputs.
         custom_opsets: versions for operator domains of your own.
         translations: ONNX translations for torch operators, as torch's `custom_translation_table`.
+        libraries: operator libraries for ONNX Runtime that the proof may load, by path; those of operators defined with
+            `tp.operator` need not be named.
         allow_unproven: save even if the proof fails; the model's metadata says so.
         verbose: let torch's own messages through.
         progress: called with one line at each step.
@@ -105,6 +109,7 @@ def export(
             weights_apart=weights != "include",
             custom_opsets=dict(custom_opsets or {}),
             translations=dict(translations or {}),
+            libraries=[libraries] if isinstance(libraries, (str, os.PathLike)) else list(libraries),
             verbose=verbose,
         )
         best = attempts.run(routes, allow_unproven=allow_unproven)
@@ -112,7 +117,7 @@ def export(
     exported = attempts.result(best, str(target) if target else None, findings)
     if target is not None:
         job.say("saving")
-        with silence():
+        with silence(), calls.unmarked(exported.model):
             files.save(exported.model, target, external=external_data)
     return exported
 

@@ -36,6 +36,7 @@ def verify(
     examples: Sequence[Any] = (),
     mode: Mode = "eval",
     engine: str = "onnxruntime",
+    libraries: Sequence[str | os.PathLike[str]] = (),
     progress: Progress | None = None,
 ) -> Proof:
     """Prove an existing ONNX model against the PyTorch model it should equal.
@@ -49,12 +50,13 @@ def verify(
         examples: further example inputs.
         mode: the mode to judge the PyTorch model in.
         engine: what runs the ONNX model.
+        libraries: operator libraries it may load, by path.
         progress: called with one line at each step.
 
     Returns:
         The proof, passed or not.
     """
-    session = open_session(model, engine)
+    session = open_session(model, engine, libraries=libraries)
     subject = models.subject(against)
     args, kwargs = models.example_arguments(subject, args, kwargs)
     if not args and not kwargs:
@@ -68,6 +70,8 @@ def verify(
         job.say("proving")
         with silence():
             proof = job.examiner(engine).examine(candidate(session, job.input_names, job.output_names))
+        ran = tuple(Finding(f"{name} has no kernel: PyTorch ran it for the proof") for name in session.in_python)
+        proof = dataclasses.replace(proof, findings=(*proof.findings, *ran))
         if proof.failures:
             graph = files.load(model) if not isinstance(model, ir.Model) else model
             proof = dataclasses.replace(proof, findings=(*proof.findings, *_other_weights(graph, subject.target)))

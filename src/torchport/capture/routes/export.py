@@ -13,12 +13,15 @@ from torchport.capture import symbolic_functions
 from torchport.capture.blame import line_of_error, watch_guards
 from torchport.capture.guards import Challenge, Guard, challenges
 from torchport.capture.repairs import for_failed_capture, for_failed_translation, repaired, weights_alone
+from torchport.capture.repairs.empty_shapes import mean_zero
 from torchport.capture.repairs.exact_constants import exact_constants
 from torchport.capture.repairs.half_reductions import half_reductions
+from torchport.capture.repairs.quick_patterns import quick_patterns
 from torchport.capture.routes.base import Captured, Request
 from torchport.capture.structure import FlatModule
-from torchport.errors import CaptureError
-from torchport.operators import composing, library, symbolic
+from torchport.errors import CaptureError, RefusedError
+from torchport.operators import composing, library, lowering, symbolic
+from torchport.operators.lowering import Lowerings
 from torchport.records import Dim
 from torchport.silence import silence
 
@@ -36,15 +39,20 @@ def capture(request: Request) -> Captured:
 
 
 def mapped(
-    program: torch.export.ExportedProgram, opset: int, given: Mapping[Any, Callable[..., Any]]
+    program: torch.export.ExportedProgram,
+    opset: int,
+    given: Mapping[Any, Callable[..., Any]],
+    lowerings: Lowerings,
 ) -> tuple[torch.export.ExportedProgram, dict[Any, Callable[..., Any]]]:
     """The program with what is composed of other operators replaced, and the translations for the rest of it.
 
-    The user's come before ours: those given for this export, then symbolics and compositions that were registered.
+    The user's come before ours: those given for this export, then symbolics and compositions that were registered, then
+    what operators defined once say of themselves.
     """
-    users = {**symbolic.translations(opset), **symbolic_functions.translations(), **given}
+    users = {**lowerings.translations(), **symbolic.translations(opset), **symbolic_functions.translations(), **given}
     ours = {op: f for op, f in library.compositions().items() if op not in users}
-    program = composing.composed(program, {**ours, **composing.compositions()})
+    traced = {op: f for op, f in lowering.compositions().items() if op not in users}
+    program = composing.composed(program, {**ours, **traced, **composing.compositions()})
     return program, {**library.translations(), **users}
 
 
@@ -55,10 +63,14 @@ def translate(program: torch.export.ExportedProgram, request: Request, repairs: 
     if alone is not None:
         program = alone
         repairs.append(weights_alone.NAME)
-    program, table = mapped(program, opset, request.translations)
+    lowerings = Lowerings()
+    try:
+        program, table = mapped(program, opset, request.translations, lowerings)
+    except NotImplementedError as error:  # a composition that says what it cannot do
+        raise CaptureError(first_line(str(error))) from error
     while True:
         try:
-            with exact_constants(), half_reductions():
+            with exact_constants(), half_reductions(), quick_patterns():
                 translated = torch.onnx.export(
                     program,
                     dynamo=True,
@@ -74,6 +86,8 @@ def translate(program: torch.export.ExportedProgram, request: Request, repairs: 
             program = mended
         else:
             assert translated is not None  # dynamo=True always gives a program back
+            mean_zero(translated.model)
+            translated.model.functions.update(lowerings.bodies)
             return translated.model
 
 
@@ -204,25 +218,40 @@ def _reason(error: Exception) -> str:
     text = str(error)
     if "data-dependent" in text:
         return "the graph depends on a tensor's value"
+    if type(error).__name__ in ("DataDependentOutputException", "DynamicOutputShapeException"):  # the operator alone
+        return f"{first_line(text)} gives what only a tensor's values tell, and is not known to the capture"
     return f"torch.export: {first_line(text) or type(error).__name__}"
 
 
-def _translation_error(error: Exception, program: torch.export.ExportedProgram) -> CaptureError:
+def _translation_error(error: Exception, program: torch.export.ExportedProgram) -> RefusedError:
+    root: BaseException = error
+    while root.__cause__ is not None:
+        root = root.__cause__
+    if isinstance(root, RefusedError):  # a translation of ours that says all there is to say
+        return root
     text = str(error) + str(error.__cause__ or "")
     operators = list(dict.fromkeys(re.findall(r"No ONNX function found for <OpOverload\(op='([^']+)'", text)))
     if operators:
         return CaptureError(
             f"no ONNX translation for {', '.join(operators)}",
             where=_line_of_operator(program, operators[0]) or None,
-            next_step="give one with translations={torch.ops....: function}",
+            next_step=_how_to_map(operators[0]),
         )
-    root: BaseException = error
-    while root.__cause__ is not None:
-        root = root.__cause__
     target = re.search(r"target=torch\.ops\.([\w.]+)", text)
     what = f"translating {target[1]} to ONNX" if target else "translation to ONNX"
     where = _line_of_operator(program, target[1]) if target else ""
     return CaptureError(f"{what}: {first_line(str(root)) or type(root).__name__}", where=where or None)
+
+
+def _how_to_map(operator: str) -> str:
+    """What to do about an operator without a mapping: ``aten.asinh.default`` as torch names it."""
+    from torchport.operators import lookup
+
+    space, own = operator.split(".")[:2]
+    close = lookup.alternatives(f"{space}::{own}") if space == "aten" else ()
+    instead = f"close to it and mapped: {', '.join(close)}; or " if close else ""
+    lowering = "" if space == "aten" else f', or say all of it with tp.operator("{space}::{own}")'
+    return f'{instead}map it with @tp.symbolic("{space}::{own}") or @tp.composition{lowering}'
 
 
 def _line_of_operator(program: torch.export.ExportedProgram, operator: str) -> str:

@@ -1,0 +1,105 @@
+"""Compile kernels for ONNX Runtime, once.
+
+A library is kept under a key made of its command; beside it stands what went into it (the source, every header it
+includes), so that a change of any of them builds it anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from torchport.errors import OptionError
+from torchport.operators import headers
+
+OWN_HEADERS = Path(__file__).parent / "kernels"
+_FLAGS = ("-std=c++17", "-O3", "-fPIC", "-shared")
+
+
+def compiler() -> str:
+    """The C++ compiler: of the environment variable CXX, else what is installed."""
+    named = os.environ.get("CXX") or next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None)
+    if named is None or shutil.which(named) is None:
+        raise OptionError(
+            f"there is no C++ compiler{f' {named}' if named else ''} here", next_step="apt install g++, or set CXX"
+        )
+    return named
+
+
+def build(
+    sources: Sequence[str | os.PathLike[str]],
+    *,
+    flags: Sequence[str] = (),
+    include: str | os.PathLike[str] | None = None,
+    again: bool = False,
+) -> Path:
+    """The library of these sources, compiled unless it is there already.
+
+    Args:
+        sources: C++ files, absolute or from the current folder.
+        flags: for the compiler, after ours.
+        include: the folder of ONNX Runtime's headers; else they are looked for.
+        again: compile even if nothing changed.
+    """
+    files = [Path(s).resolve() for s in sources]
+    for file in files:
+        if not file.is_file():
+            raise OptionError(f"there is no kernel source '{file}'", next_step="name a C++ file beside your operator's")
+    found = headers.find(include)
+    command = [compiler(), *_FLAGS, f"-I{OWN_HEADERS}", f"-isystem{found.folder}", *map(str, files), *flags]
+    folder = headers.cache() / "kernels" / hashlib.sha256("\0".join(command).encode()).hexdigest()[:16]
+    library = folder / f"lib{files[0].stem}.so"
+    if again or not _fresh(folder, library):
+        _compile(command, folder, library)
+    return library
+
+
+def digest(path: str | os.PathLike[str]) -> str:
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+
+
+def _fresh(folder: Path, library: Path) -> bool:
+    record = folder / "record.json"
+    if not (library.is_file() and record.is_file()):
+        return False
+    went_in = json.loads(record.read_text())
+    return all(Path(path).is_file() and digest(path) == known for path, known in went_in.items())
+
+
+def _compile(command: Sequence[str], folder: Path, library: Path) -> None:
+    """Into a folder of its own first: two processes that build the same leave one whole library."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+        work = Path(scratch)
+        made, needed = work / library.name, work / "needed.d"
+        done = subprocess.run([*command, "-MD", "-MF", str(needed), "-o", str(made)], capture_output=True, text=True)
+        if done.returncode:
+            own = library.stem.removeprefix("lib")
+            raise OptionError(
+                f"the kernel {own} does not compile: {_first_error(done.stderr)}",
+                where=_place(done.stderr),
+                next_step="the compiler's own words:\n" + "\n".join(done.stderr.strip().splitlines()[:20]),
+            )
+        names = needed.read_text().replace("\\\n", " ").partition(":")[2].split()
+        record = {name: digest(name) for name in names if not name.startswith("/usr/")}
+        (work / "record.json").write_text(json.dumps(record, indent=1))
+        folder.mkdir(exist_ok=True)
+        os.replace(made, library)
+        os.replace(work / "record.json", folder / "record.json")
+
+
+def _first_error(text: str) -> str:
+    found = re.search(r"error: (.+)", text)
+    return found[1] if found else (text.strip().splitlines() or ["no message"])[-1]
+
+
+def _place(text: str) -> str | None:
+    found = re.search(r"^(\S+:\d+):\d+: (?:fatal )?error:", text, re.MULTILINE)
+    return found[1] if found else None
