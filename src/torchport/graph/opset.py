@@ -28,6 +28,7 @@ SUPPORTED = range(7, onnx.defs.onnx_opset_version() + 1)
 _FIRST_IR_OF_DTYPE = {"FLOAT8": 9, "INT4": 10, "FLOAT4": 11, "FLOAT8E8M0": 12, "INT2": 13, "FLOAT6": 14}
 _FIRST_IR_OF_FREE_INITIALIZERS = 4
 _FIRST_IR_OF_FUNCTIONS = 8
+_FIRST_IR_OF_OVERLOADS = 10
 
 
 def check_range(opset: int) -> None:
@@ -79,7 +80,8 @@ def convert(model: ir.Model, target: int) -> ir.Model:
 def ir_version_for(model: ir.Model) -> int:
     """The smallest IR version that has all the model needs, so that the oldest runtimes still read it.
 
-    At least 4, from which on weights need not be inputs too; 8 for local functions; more for narrow dtypes.
+    At least 4, from which on weights need not be inputs too; 8 for local functions, 10 for several of one name; more
+    for narrow dtypes.
     """
     imports = [onnx.helper.make_opsetid(domain, version) for domain, version in model.opset_imports.items()]
     needed = [
@@ -87,6 +89,7 @@ def ir_version_for(model: ir.Model) -> int:
         onnx.helper.find_min_ir_version_for(imports, ignore_unknown=True),
     ]
     needed += [_FIRST_IR_OF_FUNCTIONS] if model.functions else []
+    needed += [_FIRST_IR_OF_OVERLOADS] if any(f.overload for f in model.functions.values()) else []
     return max(*needed, *(_first_ir_of(dtype) for dtype in _dtypes(model)), 0)
 
 
