@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 import torchport as tp
-from torchport.capture.repairs import views_as_reshapes
+from torchport.capture.repairs import strided_views, views_as_reshapes
 
 
 class Viewed(nn.Module):
@@ -59,3 +59,55 @@ def test_attention_with_a_learned_bias_needs_no_repair(captured: bool) -> None:
     given = torch.export.export(model, (X,), dynamic_shapes=AUTO, strict=False) if captured else model
     exported = tp.export(given, (X,), dynamic={"x": {0: "batch"}}, route="export")
     assert views_as_reshapes.NAME not in exported.attempts[0].repairs
+
+
+class Windows(nn.Module):
+    """Overlapping windows along the second axis, as Longformer cuts them."""
+
+    def __init__(self, *, flipped: bool) -> None:
+        super().__init__()
+        self.flipped = flipped
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x * 2
+        if self.flipped:
+            x = x.transpose(0, 1)  # the storage keeps its order
+        x = x.view(x.shape[0], x.shape[1] // 4, 4, x.shape[2])
+        size, stride = list(x.size()), list(x.stride())
+        size[1], stride[1] = size[1] * 2 - 1, stride[1] // 2
+        return x.as_strided(size, stride)
+
+
+@pytest.mark.parametrize("route", ["export", "rewrite", "trace"])
+@pytest.mark.parametrize("flipped", [False, True])
+def test_overlapping_windows_of_a_view(flipped: bool, route: str) -> None:
+    shape, axis = ((8, 3, 5), 1) if flipped else ((3, 8, 5), 0)
+    x = torch.randn(shape)
+    windows = 4 * torch.export.Dim("windows", max=100)
+    dynamic = {"x": {axis: "batch", 1 - axis: windows}} if route != "trace" else None
+    model: nn.Module = Windows(flipped=flipped)
+    if route == "rewrite":
+        model = WindowsOfPositive(model)
+    exported = tp.export(model, (x,), dynamic=dynamic, route=route)
+    assert exported.proof.passed
+    assert strided_views.NAME in exported.attempts[-1].repairs
+
+
+class WindowsOfPositive(nn.Module):
+    def __init__(self, windows: nn.Module) -> None:
+        super().__init__()
+        self.windows = windows
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.sum() > 0:
+            return self.windows(x)
+        return self.windows(-x)
+
+
+def test_a_view_of_storage_that_is_not_all_there_is_left_to_torch() -> None:
+    class Gap(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (x * 2)[:, ::2].as_strided((2, 2), (1, 1))
+
+    exported = tp.export(Gap(), (torch.randn(4, 6),), allow_unproven=True)
+    assert strided_views.NAME not in exported.attempts[-1].repairs

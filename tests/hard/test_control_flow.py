@@ -147,3 +147,16 @@ def test_only_lines_the_capture_named_are_rewritten() -> None:
     with_example = tp.rewrite(model, (torch.randn(3, 4),), dynamic=DYNAMIC)
     assert with_example.count("flow.cond") == 3
     assert everything.count("flow.cond") == 3
+
+
+def test_padding_to_a_multiple_is_put_on_and_taken_off_at_every_size() -> None:
+    """At a length that needs none, `x[:, :-0]` would be empty."""
+    torch.manual_seed(3)
+    model = control_flow.PaddedToAMultiple()
+    exported = tp.export(model, (torch.randn(2, 9),), dynamic={"x": {0: "batch", 1: "length"}})
+    assert exported.route == "rewrite"
+    session = tp.session(exported.model)
+    for length in (3, 4, 6, 12, 13):
+        x = torch.randn(3, length)
+        (given,) = session.run({"x": x.numpy()}).values()
+        np.testing.assert_allclose(given, model(x), rtol=1e-4, atol=1e-5)

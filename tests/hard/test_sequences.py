@@ -51,6 +51,16 @@ def test_all_kinds_of_recurrent_layers_become_nodes_of_their_own(tmp_path: Path)
     assert not ops["Loop"] + ops["Scan"]
 
 
+def test_all_kinds_of_recurrent_layers_in_float64_go_step_by_step(tmp_path: Path) -> None:
+    others = [(x.double(),) for (x,) in (rows(1, 7), rows(5, 2), rows(1, 1))]
+    exported, ops = check(
+        tmp_path, Layers().eval().double(), (rows(3, 7)[0].double(),), others, dynamic={"x": BATCH_SEQUENCE}
+    )
+    assert exported.route == "export"
+    assert ops["Scan"]
+    assert not ops["LSTM"] + ops["GRU"] + ops["RNN"]
+
+
 class GivenStates(nn.Module):
     def __init__(self, **options: Any) -> None:
         super().__init__()
@@ -110,6 +120,14 @@ def test_lengths_of_packed_sequences_are_inputs(tmp_path: Path) -> None:
     assert ops["LSTM"] == 2
     assert not ops["Loop"] + ops["NonZero"]
     assert "recurrent layers as operators of their own" in exported.attempts[-1].repairs
+
+
+def test_lengths_of_packed_sequences_are_inputs_in_float64_too(tmp_path: Path) -> None:
+    def given(steps: int, *lengths: int) -> tuple[Tensor, Tensor]:
+        return torch.randn(len(lengths), steps, 6, dtype=torch.float64), torch.tensor(lengths)
+
+    others = [given(4, 4), given(9, 3, 9, 1, 5)]
+    check(tmp_path, Packed().double(), given(7, 5, 7, 2), others, dynamic=LENGTHS)
 
 
 def test_sorted_lengths_are_asked_sorted_and_a_total_length_is_kept(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -168,3 +169,53 @@ def test_zeros_before_a_pool_are_kept(tmp_path: Path) -> None:
     images = [(-torch.rand(n, 2, 8, 8) - 1,) for n in (1, 2, 5)]
     for opset in (11, 18, 22):
         check(tmp_path, PaddedPool(), images[1], images, dynamic={"x": {0: "n"}}, opset=opset)
+
+
+def _picture(*shape: int) -> tuple[Tensor]:
+    return (torch.randn(shape, dtype=torch.float64),)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.ConvTranspose1d(4, 6, 3, stride=2, padding=1, output_padding=1),
+        nn.ConvTranspose1d(4, 6, 2, padding=1, bias=False),
+        nn.ConvTranspose2d(4, 6, (3, 2), stride=(2, 3), padding=(2, 0), dilation=(2, 1), groups=2),
+    ],
+)
+def test_a_transposed_convolution_in_float64_is_exact(tmp_path: Path, layer: nn.Module) -> None:
+    """ONNX Runtime has no kernel; computed in float32 it would be off by a millionth."""
+    sides = [(5,), (8,)] if isinstance(layer, nn.ConvTranspose1d) else [(5, 4), (3, 7)]
+    example, other = (_picture(n, 4, *side) for n, side in zip((2, 3), sides, strict=True))
+    axes = {"input": {0: "batch", **{2 + a: f"side{a}" for a in range(len(sides[0]))}}}
+    exported, _ = check(tmp_path, layer.double().eval(), example, [other], dynamic=axes)
+    assert not any("less precise" in str(f) for f in exported.findings)
+
+
+class Resized(nn.Module):
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.options = options
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.interpolate(x, **self.options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"scale_factor": 2, "mode": "nearest"},
+        {"size": (7, 10), "mode": "nearest"},
+        {"size": (7, 10), "mode": "bilinear"},
+        {"scale_factor": (2.5, 0.5), "mode": "bilinear"},
+        {"size": (9, 1), "mode": "bilinear", "align_corners": True},
+        {"size": (7, 10), "mode": "bicubic"},
+        {"scale_factor": 2, "mode": "bicubic", "align_corners": True},
+    ],
+    ids=str,
+)
+def test_a_resized_picture_in_float64_is_exact(tmp_path: Path, options: dict[str, Any]) -> None:
+    axes = {"x": {0: "batch", 2: "height", 3: "width"}}
+    others = [_picture(1, 3, 4, 8), _picture(3, 3, 6, 3)]
+    exported, _ = check(tmp_path, Resized(**options), _picture(2, 3, 5, 6), others, dynamic=axes)
+    assert not any("less precise" in str(f) for f in exported.findings)

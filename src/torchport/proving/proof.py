@@ -303,7 +303,9 @@ class Examiner:
         if not wrong:
             return case("pass", checks)
         if self._excuses and self._ill_conditioned(arrays, answer, outputs, checks):
-            return case("ill-conditioned", checks, "PyTorch's own answer moves as much when the input moves by 1e-6")
+            steps = [sampling.nudge_of(a.dtype.name, self._precision) for a in arrays if a.dtype.kind not in "biu"]
+            moved = f"when the input moves by {max(steps, default=0.0):.0e}".replace("e-0", "e-")
+            return case("ill-conditioned", checks, f"PyTorch's own answer moves as much {moved}")
         if question.values not in ("example", "kept") and self._has_integers and self._lost(answer):
             return case("outside", note="PyTorch gives no number (NaN) for the whole numbers drawn here")
         return case("fail", checks, f"{wrong[0].name}: {wrong[0].problem}")
@@ -329,7 +331,7 @@ class Examiner:
         Whole numbers have no small differences: each that is off, an index among equal values, say, must have moved
         under one of a few nudges.
         """
-        nudges = [self._ask([sampling.nudged(a, seed) for a in arrays]) for seed in range(_NUDGES)]
+        nudges = [self._ask([sampling.nudged(a, seed, self._precision) for a in arrays]) for seed in range(_NUDGES)]
         moved = [n for n in nudges if not isinstance(n, Refusal) and [a.shape for a in n] == [a.shape for a in answer]]
         if not moved:
             return False

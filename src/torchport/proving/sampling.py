@@ -283,15 +283,23 @@ def _like(example: Array, shape: tuple[int, ...], rng: np.random.Generator) -> A
     return rng.normal(mean, spread or 1.0, shape)
 
 
-def nudged(array: Array, seed: int = 0) -> Array:
-    """The same numbers, each moved up or down by one part in a million (of the largest, where a number is zero).
+_NUDGES = {"bfloat16": 2.0**-7, "float16": 2.0**-10, "float64": 1e-10, "complex128": 1e-10}
 
-    Up or down by chance, because moving all the same way would not part the ties of an argmax. Where the dtype is
-    coarser than that, by its own last bit.
+
+def nudge_of(dtype: str, precision: str | None = None) -> float:
+    """How far numbers of a dtype are moved: a part in a million; by the last bit of a dtype that is coarser; and in
+    float64, which is held to more digits, less. `precision` is the coarsest dtype the model computes in."""
+    return max(_NUDGES.get(dtype, 1e-6), 0.0 if precision is None else _NUDGES.get(precision, 1e-6))
+
+
+def nudged(array: Array, seed: int = 0, precision: str | None = None) -> Array:
+    """The same numbers, each moved up or down by `nudge_of` its dtype (of the largest, where a number is zero).
+
+    Up or down by chance, because moving all the same way would not part the ties of an argmax.
     """
     if array.dtype.kind in "biu":
         return array
-    step = {"bfloat16": 2.0**-7, "float16": 2.0**-10}.get(array.dtype.name, 1e-6)
+    step = nudge_of(array.dtype.name, precision)
     wide = array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
     signs = np.random.default_rng(seed).choice([-1.0, 1.0], wide.shape)
     size = np.abs(wide)

@@ -3,7 +3,7 @@
 A repair is a module with a `NAME`, which an attempt shows, and one of these:
 
 - `repaired(target)`: a context manager that holds while the model is captured and leaves the model as it was. It gives
-  whether it had anything to do. For silent differences: always on.
+  something that is true, at the end, if it had anything to do. For silent differences: always on.
 - `repaired(target)` and `knows(error)`: the same, but entered only after a capture failed with an error it knows.
 - `mend(program, error)`: a program in place of one whose translation failed with an error it knows, else None.
 """
@@ -27,15 +27,19 @@ from torchport.capture.repairs import (
     quantized,
     recurrent,
     settled_slices,
+    shapes_of_operators,
+    strided_views,
     symbolic_sizes,
+    value_checks,
     views_as_reshapes,
     weights_alone,
     written_places,
 )
 
-ALWAYS: tuple[Any, ...] = (inner_wrappers, padded_encoder, causal_masks, flex_attention, recurrent)
+ALWAYS: tuple[Any, ...] = (inner_wrappers, padded_encoder, causal_masks, flex_attention, recurrent, strided_views)
 AFTER_FAILED_CAPTURE: tuple[Any, ...] = (
     *(views_as_reshapes, symbolic_sizes, quantized, written_places, one_hot, cast_layers, gradient_switches),
+    *(shapes_of_operators, value_checks),
 )
 AFTER_FAILED_TRANSLATION: tuple[Any, ...] = (settled_slices, weights_alone)
 
@@ -49,11 +53,13 @@ def repaired(target: Any, known: tuple[Any, ...] = ()) -> Iterator[list[str]]:
         known: repairs that an earlier failure asked for.
 
     Yields:
-        The names of those that had something to do.
+        The names of those that had something to do; they are there once the capture is over.
     """
+    applied: list[str] = []
     with contextlib.ExitStack() as stack:
-        applied = [r.NAME for r in (*ALWAYS, *known) if stack.enter_context(r.repaired(target))]
+        entered = [(r.NAME, stack.enter_context(r.repaired(target))) for r in (*ALWAYS, *known)]
         yield applied
+    applied += [name for name, had_to_do in entered if had_to_do]
 
 
 def for_failed_capture(error: Exception, used: tuple[Any, ...]) -> Any | None:

@@ -3,7 +3,8 @@
 torch.export looks into `aten::lstm` step by step, which fixes the number of steps; and packing makes tensors whose
 sizes hang on values. During a capture the modules call these functions instead:
 
-- a layer becomes torchport::lstm or torchport::rnn, which become ONNX nodes (operators/library/recurrent.py);
+- a layer becomes torchport::lstm or torchport::rnn, which become ONNX nodes (operators/library/recurrent.py); in
+  float64, for which ONNX Runtime has no kernels of them, it goes step by step (recurrent_steps.py);
 - a packed sequence remembers the padded tensor it came from. The node is given that and the lengths, and unpacking
   gives its padded answer back, so that neither packing nor unpacking is left in the graph. Where someone changes the
   packed rows themselves, they are padded again by their place:
@@ -25,6 +26,7 @@ from torch.nn.modules import rnn as modules
 from torch.nn.utils import rnn as sequences
 
 import torchport.operators.library.recurrent  # noqa: F401 - defines the two operators
+from torchport.capture.repairs import recurrent_steps
 
 NAME = "recurrent layers as operators of their own"
 
@@ -139,32 +141,43 @@ def _unpack(data: Tensor, sizes: _BatchSizes, batch_first: bool, padding: float,
     return padded.transpose(0, 1) if batch_first else padded, sizes.lengths
 
 
-def _lstm(input: Tensor, *given: Any) -> tuple[Tensor, Tensor, Tensor]:
+def _lstm(input: Tensor, *given: Any) -> tuple[Tensor, ...]:
     """`_VF.lstm` in both its forms: of a padded tensor, and of packed rows with their batch sizes."""
     if isinstance(given[0], _BatchSizes):
         sizes, (h, c), *options = given
-        padded, h, c = torch.ops.torchport.lstm(
-            sizes.pad(input), sizes.lengths, h, c, *_options(options, batch_first=False)
-        )
+        padded, h, c = _layers("LSTM", sizes.pad(input), sizes.lengths, (h, c), _options(options, batch_first=False))
         return sizes.remember(padded[sizes.real()], padded), h, c
     (h, c), *options = given
-    return torch.ops.torchport.lstm(input, None, h, c, *_options(options))
+    return _layers("LSTM", input, None, (h, c), _options(options))
 
 
 def _other(kind: str) -> Any:
     """The same for `_VF.gru` and its kin, which have one state."""
 
-    def function(input: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
+    def function(input: Tensor, *given: Any) -> tuple[Tensor, ...]:
         if isinstance(given[0], _BatchSizes):
             sizes, h, *options = given
-            padded, h = torch.ops.torchport.rnn(
-                kind, sizes.pad(input), sizes.lengths, h, *_options(options, batch_first=False)
-            )
+            padded, h = _layers(kind, sizes.pad(input), sizes.lengths, (h,), _options(options, batch_first=False))
             return sizes.remember(padded[sizes.real()], padded), h
         h, *options = given
-        return torch.ops.torchport.rnn(kind, input, None, h, *_options(options))
+        return _layers(kind, input, None, (h,), _options(options))
 
     return function
+
+
+def _layers(
+    kind: str, input: Tensor, lengths: Tensor | None, states: tuple[Tensor, ...], options: tuple[Any, ...]
+) -> tuple[Tensor, ...]:
+    """All layers of a module, as one operator of ours or step by step."""
+    if input.dtype is not torch.float64:
+        operator, named = (torch.ops.torchport.lstm, ()) if kind == "LSTM" else (torch.ops.torchport.rnn, (kind,))
+        return operator(*named, input, lengths, *states, *options)
+    params, has_biases, num_layers, bidirectional, batch_first = options
+    directions = 2 if bidirectional else 1
+    cells = recurrent_steps.cells(params, has_biases, num_layers * directions)
+    return recurrent_steps.run(
+        kind, input, states, cells, directions=directions, batch_first=batch_first, lengths=lengths
+    )
 
 
 def _options(options: Sequence[Any], batch_first: bool | None = None) -> tuple[Any, ...]:

@@ -28,6 +28,7 @@ from torchport.capture.rewrite.lifting import (
 from torchport.capture.rewrite.loops import Loop
 from torchport.capture.rewrite.merging import as_number_tensor, copies, fitted, merged
 from torchport.capture.rewrite.operators import choice, known_symbols
+from torchport.capture.rewrite.padding import tell_sizes
 from torchport.capture.rewrite.refusal import RewriteError
 from torchport.capture.rewrite.rows import OpenList
 
@@ -42,7 +43,8 @@ def cond(test: Any, then: Callable[..., Any], otherwise: Callable[..., Any], *st
     places = list(dict.fromkeys([*first.changed, *second.changed]))
     if places:
         sides = [carrying(side, places) for side in (then, otherwise)]
-        values, result = cond(truth, *sides, *(p.get() for p in places), *state)
+        asked = test if isinstance(test, (torch.SymBool, torch.SymInt)) else truth
+        values, result = cond(asked, *sides, *(p.get() for p in places), *state)
         for place, value in zip(places, values, strict=True):
             place.set(value)
         return result
@@ -68,6 +70,10 @@ def cond(test: Any, then: Callable[..., Any], otherwise: Callable[..., Any], *st
     inputs = [*outside, *sizes_in(then, otherwise, state)]
     outputs = choice(truth, branch(then), branch(otherwise), inputs)
     _write_back(outside, written, outputs[len(moving) :])
+    given = [fitted(side.result, spec) for side in (first, second)]
+    for n, tensor in zip(moving, outputs, strict=False):
+        if plan[n].kind == "tensor":
+            tell_sizes(test, tensor, given[0][n], given[1][n], known)
     values = [leaf.value for leaf in plan]
     for n, tensor in zip(moving, outputs, strict=False):
         values[n] = plan[n].from_tensor(tensor)

@@ -26,6 +26,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.utils import _pytree as pytree
 
 Sizes = Sequence[Sequence[int]]
+_GRAPH = "torchport_graph"
 
 
 class _Choice(HigherOrderOperator):
@@ -54,8 +55,28 @@ choice.py_autograd_impl(autograd_not_implemented(choice, deferred_error=True))
 def _choose_fake(mode: Any, test: torch.Tensor, then: Any, otherwise: Any, inputs: Any) -> tuple[torch.Tensor, ...]:
     with mode:
         with mode.shape_env.ignore_fresh_unbacked_symbols():
-            results = [_apart(function, inputs) for function in (then, otherwise)]
+            results = [_known_results(f, inputs) or _apart(f, inputs) for f in (then, otherwise)]
         return tuple(_either(a, b) for a, b in zip(*results, strict=True))
+
+
+def _known_results(function: Any, inputs: Sequence[Any]) -> list[Any] | None:
+    """What a branch gives, where it was traced with inputs of these very sizes: to run it again would tell no more."""
+    graph = getattr(function, _GRAPH, function)
+    if not isinstance(graph, torch.fx.GraphModule):
+        return None
+    expected = [node.meta.get("val") for node in graph.graph.find_nodes(op="placeholder")]
+    results = [getattr(node, "meta", {}).get("val") for node in graph.graph.output_node().args[0]]  # type: ignore[union-attr]
+    if not all(isinstance(result, torch.Tensor) for result in results):
+        return None
+    given = [_sizes(value) for value in inputs]
+    return results if given == [_sizes(value) for value in expected] else None
+
+
+def _sizes(value: Any) -> list[Any]:
+    """The sizes of a tensor, or a size itself, as torch has them in its formulas by now."""
+    env = fake_mode().shape_env
+    sizes = value.shape if isinstance(value, torch.Tensor) else [value]
+    return [env.replace(s.node.expr) if isinstance(s, torch.SymInt) else s for s in sizes]
 
 
 def _apart(function: Callable[..., Any], inputs: Sequence[Any]) -> Any:
@@ -84,11 +105,18 @@ def _choose_functional(ctx: Any, test: torch.Tensor, then: Any, otherwise: Any, 
     with ctx.redispatch_to_next():
         outputs = choice(
             ctx.unwrap_tensors(test),
-            ctx.functionalize(then),
-            ctx.functionalize(otherwise),
+            _functional(ctx, then),
+            _functional(ctx, otherwise),
             ctx.unwrap_tensors(inputs),
         )
     return ctx.wrap_tensors(outputs)
+
+
+def _functional(ctx: Any, function: Any) -> Any:
+    """A branch that keeps no state, and knows its graph if it has one."""
+    functional = ctx.functionalize(function)
+    setattr(functional, _GRAPH, function)
+    return functional
 
 
 def _results(graph: torch.fx.GraphModule) -> list[torch.Tensor]:

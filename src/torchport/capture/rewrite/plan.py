@@ -13,7 +13,7 @@ from torchport.capture.places import Site
 from torchport.capture.rewrite import flow
 from torchport.capture.rewrite.expressions import FLOW
 from torchport.capture.rewrite.refusal import RewriteError
-from torchport.capture.rewrite.sites import alike, sites
+from torchport.capture.rewrite.sites import alike, assertions, lines_asking, sites, tests_at
 from torchport.capture.rewrite.source import compiled, function_of
 from torchport.capture.rewrite.transform import rewrite
 
@@ -92,6 +92,28 @@ class Plan:
             self.functions.append(function)
         return function
 
+    def add_assertions(self, site: Site) -> None:
+        """Rewrite the assertions of the class that a method belongs to. The graph has none, and what they ask of sizes
+        that only values tell would stop one capture after the other."""
+        for function in _methods_beside(self._root(site.codes)):
+            with contextlib.suppress(RewriteError):  # it is left as it is
+                lines = assertions(function_of(function.__code__)[0])
+                if lines:
+                    self.add_lines(function.__code__, lines)
+
+    def add_elsewhere(self, site: Site, banned: set[int]) -> bool:
+        """Rewrite the other lines of a class that ask what a method of it asks at a place; whether there were any.
+
+        Torch settles a condition on sizes where it is asked first, and says nothing where it is asked again."""
+        code = self._root(site.codes)
+        tests = tests_at(function_of(code)[0], site.line)
+        added = False
+        for function in _methods_beside(code):
+            with contextlib.suppress(RewriteError):  # it is left as it is
+                lines = lines_asking(function_of(function.__code__)[0], tests) - banned
+                added |= bool(lines) and self.add_lines(function.__code__, lines) is not None
+        return added
+
     def lines(self) -> dict[Rewritten, set[int]]:
         """What is rewritten by now."""
         return {f: f.lines for f in self.functions}
@@ -137,6 +159,15 @@ class Plan:
                 user.__code__ = code
             for module in modules:
                 module.pop(FLOW, None)
+
+
+def _methods_beside(code: CodeType) -> list[FunctionType]:
+    """The functions of the class that a method was defined in."""
+    users = [f for f in gc.get_referrers(code) if isinstance(f, FunctionType) and f.__code__ is code]
+    owners = {f.__globals__.get(code.co_qualname.partition(".")[0]) for f in users}
+    members = [m for owner in owners if isinstance(owner, type) for m in vars(owner).values()]
+    functions = [getattr(m, "__func__", m) for m in members]
+    return [f for f in functions if isinstance(f, FunctionType)]
 
 
 def _holds(outer: CodeType, inner: CodeType) -> bool:

@@ -38,33 +38,49 @@ SIGNS: dict[type[ast.cmpop], str] = {
 
 Function = ast.FunctionDef
 
+_CHOICES = (ast.If, ast.While, ast.IfExp)
+
 
 def sites(function: Function, lines: set[int]) -> set[int]:
     """The ids of the nodes that the lines ask to rewrite.
 
-    Where there are any, every `.item()` and `float()` is one too: a branch takes tensors, and no numbers of its own.
+    Where there are any, every `.item()` and `float()` is one too: a branch takes tensors, and no numbers of its own. So
+    is every `len()`: of what a branch found among values it is known to the running model only.
     """
     own = {n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
     own |= {a.arg for a in ast.walk(function) if isinstance(a, ast.arg)}  # variables called `max` or `len`
-    chosen = {id(n) for n in ast.walk(function) if _is_site(n, lines) and not _calls_any(n, own)}
-    return chosen | {id(n) for n in ast.walk(function) if _is_method(n, "item") or _is_float(n)} if chosen else chosen
+    chosen = {id(n) for n in ast.walk(function) if _is_site(n, lines) and not _is_call(n, own)}
+    if not chosen:
+        return chosen
+    further = [n for n in ast.walk(function) if _is_method(n, "item") or _is_call(n, {"float", "len"} - own)]
+    return chosen | {id(n) for n in further}
 
 
 def alike(function: Function, line: int) -> set[int]:
     """The lines that ask what this one asks: the same test again; of an assertion, every other one; of a loop over a
     range, the other ranges, for what they run to is likely to be no more known."""
-    asking = [n for n in ast.walk(function) if isinstance(n, (ast.If, ast.While, ast.IfExp, ast.Assert))]
+    lines = {line} | lines_asking(function, tests_at(function, line))
+    if any(isinstance(n, ast.Assert) and _meets(n.test, {line}) for n in ast.walk(function)):
+        lines |= assertions(function)
     ranges = [n.iter for n in ast.walk(function) if isinstance(n, ast.For) and _is_open_range(n.iter)]
-    here = [n for n in asking if _meets(n.test, {line})]
-    asked = {ast.dump(n.test) for n in here}
-    lines = {line}
-    for node in asking:
-        if isinstance(node, ast.Assert):
-            again = any(isinstance(n, ast.Assert) for n in here)
-        else:
-            again = any(ast.dump(part) in asked for part in ast.walk(node.test))
-        lines |= {node.test.lineno} if again else set()
     return lines | ({r.lineno for r in ranges} if any(_meets(r, {line}) for r in ranges) else set())
+
+
+def tests_at(function: Function, line: int) -> set[str]:
+    """What is asked at a line."""
+    asking = [n for n in ast.walk(function) if isinstance(n, (*_CHOICES, ast.Assert))]
+    return {ast.dump(n.test) for n in asking if _meets(n.test, {line})}
+
+
+def lines_asking(function: Function, tests: set[str]) -> set[int]:
+    """The lines of a function at which one of these tests is asked."""
+    asking = [n for n in ast.walk(function) if isinstance(n, _CHOICES)]
+    return {n.test.lineno for n in asking if any(ast.dump(part) in tests for part in ast.walk(n.test))}
+
+
+def assertions(function: Function) -> set[int]:
+    """The lines of all assertions."""
+    return {n.test.lineno for n in ast.walk(function) if isinstance(n, ast.Assert)}
 
 
 def _is_open_range(node: ast.expr) -> bool:
@@ -73,12 +89,8 @@ def _is_open_range(node: ast.expr) -> bool:
     return called and not all(isinstance(a, ast.Constant) for a in node.args)  # type: ignore[attr-defined]
 
 
-def _calls_any(node: ast.AST, names: set[str]) -> bool:
+def _is_call(node: ast.AST, names: set[str]) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names
-
-
-def _is_float(node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "float"
 
 
 def _is_method(node: ast.AST, name: str) -> bool:

@@ -104,6 +104,7 @@ def _rewritten(request: Request, repairs: list[str]) -> tuple[Plan, _Try]:
             if _rewritable(cause) and site is not None and _add(plan, site) is not None:
                 if not looked:
                     looked = True
+                    plan.add_assertions(site)
                     for other in sites_looked_at(request.call, request.tensors):
                         _add(plan, other)
                 continue
@@ -161,9 +162,12 @@ def _add_sizes(plan: Plan, tried: _Try, request: Request, banned: set[int]) -> b
     doubtful = {c.line for c in tried.challenges}
     added = False
     for guard in tried.guards:
-        if guard.site is None or guard.site.line in banned or not (guard in frozen or guard.line in doubtful):
+        if guard.site is None or not (guard in frozen or guard.line in doubtful):
             continue
         try:
+            if guard.site.line in banned:
+                added |= plan.add_elsewhere(guard.site, banned)
+                continue
             added |= (plan.add_alike if guard in frozen else plan.add)(guard.site) is not None
         except RewriteError:
             continue  # it stays as it is, and the proof asks at the sizes in doubt

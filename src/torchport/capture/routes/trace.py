@@ -54,6 +54,10 @@ def trace_module(module: FlatModule, request: Request) -> torch.jit.ScriptModule
 
 def translate(module: Any, request: Request) -> ir.Model:
     """Translate a module or ScriptModule with the TorchScript exporter, zero-copy for large weights."""
+    if any(tensor.numel() == 0 for tensor in request.tensors):
+        raise CaptureError(
+            "torch's TorchScript exporter divides by the size of an empty example, which ends the process"
+        )
     names = list(request.call.names)
     weights = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     inline = not request.weights_apart and sum(w.nbytes for w in weights.values()) < _INLINE_LIMIT
@@ -97,7 +101,7 @@ def _attach(model: ir.Model, weights: dict[str, torch.Tensor], names: list[str])
 
 def _unsupported(error: Exception, opset: int) -> CaptureError | OpsetError:
     text = str(error)
-    operator = re.search(r"operator '([^']+)'", text)
+    operator = re.search(r"operator '([^']+)'", text) or re.search(r"unrecognized namespace (\w+::\w+)", text)
     name = operator[1] if operator else _first(error)
     since = re.search(r"added in version (\d+)", text)
     if since and int(since[1]) > opset:

@@ -6,16 +6,18 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
-from torchport.graph.kernels.parts import convolution, definitions, erf, instance_normalization, pooling
+from torchport.graph.kernels.parts import convolution, definitions, erf, instance_normalization, pooling, resizing
 from torchport.graph.kernels.parts.steps import Steps
 
 _WRITTEN: dict[str, Callable[[Steps, ir.Node], ir.Value | None]] = {
     "Conv": convolution.conv,
+    "ConvTranspose": convolution.conv_transpose,
     "Erf": erf.erf,
     "GlobalAveragePool": pooling.global_average,
     "GlobalMaxPool": pooling.global_max,
     "AveragePool": pooling.average,
     "InstanceNormalization": instance_normalization.instance_normalization,
+    "Resize": resizing.resize,
 }
 
 

@@ -1,9 +1,11 @@
-"""Conv as one product of matrices for each place of the kernel.
+"""Conv as one product of matrices for each place of the kernel; ConvTranspose as a Conv of the picture spread apart.
 
     y = Σ over places k of the kernel:  W[..., k] · x[..., k·dilation + stride·(0, 1, 2, ...)]
 
 The picture shifted by k is a slice with a stride, its length found by counting from the end: it starts at k·d and ends
 (K - 1 - k)·d before the end of the padded picture. Groups are an axis of their own.
+
+    ConvTranspose(x, W, stride s) = Conv(x with s - 1 zeros after each number, W turned round, stride 1)
 """
 
 from __future__ import annotations
@@ -23,31 +25,105 @@ _MOST_PLACES = 200  # of a kernel; beyond, the graph would be larger than it is 
 def conv(op: Steps, node: ir.Node) -> ir.Value | None:
     x, weight = node.inputs[:2]
     bias = node.inputs[2] if len(node.inputs) > 2 else None
-    if x is None or weight is None or weight.shape is None or not weight.shape.is_static():
+    kernel = _kernel(node)
+    if x is None or weight is None or kernel is None:
         return None
-    outputs, inputs, *kernel = weight.shape.numpy()
     rank = len(kernel)
-    attributes = node.attributes
-    if math.prod(kernel) > _MOST_PLACES or attributes.get_string("auto_pad", "NOTSET") != "NOTSET":
-        return None
-    strides = attributes.get_ints("strides", [1] * rank)
-    dilations = attributes.get_ints("dilations", [1] * rank)
-    pads = attributes.get_ints("pads", [0] * 2 * rank)
-    groups = attributes.get_int("group", 1)
+    strides = node.attributes.get_ints("strides", [1] * rank)
+    dilations = node.attributes.get_ints("dilations", [1] * rank)
+    pads = node.attributes.get_ints("pads", [0] * 2 * rank)
+    groups = node.attributes.get_int("group", 1)
     if any(pads):
         x = op.Pad(x, [0, 0, *pads[:rank], 0, 0, *pads[rank:]])
-    # batch, group, channel, then the picture; the products are over channels
+    outputs, inputs = _static(weight)[:2]
     apart = op.Reshape(weight, [groups, outputs // groups, inputs, math.prod(kernel)])
+    return _products(op, x, apart, bias, (groups, outputs, inputs), kernel, strides, dilations)
+
+
+def conv_transpose(op: Steps, node: ir.Node) -> ir.Value | None:
+    x, weight = node.inputs[:2]
+    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    kernel = _kernel(node)
+    if x is None or weight is None or kernel is None or "output_shape" in node.attributes:
+        return None
+    rank = len(kernel)
+    strides = node.attributes.get_ints("strides", [1] * rank)
+    dilations = node.attributes.get_ints("dilations", [1] * rank)
+    pads = node.attributes.get_ints("pads", [0] * 2 * rank)
+    further = node.attributes.get_ints("output_padding", [0] * rank)
+    groups = node.attributes.get_int("group", 1)
+    for axis, stride in enumerate(strides, start=2):
+        x = _spread(op, x, axis, stride, 2 + rank) if stride > 1 else x
+    reach = [(size - 1) * d for size, d in zip(kernel, dilations, strict=True)]
+    before = [r - p for r, p in zip(reach, pads[:rank], strict=True)]
+    after = [r - p + f for r, p, f in zip(reach, pads[rank:], further, strict=True)]
+    x = op.Pad(x, [0, 0, *before, 0, 0, *after])  # a padding below zero cuts off
+    channels, own = _static(weight)[:2]
+    inputs = channels // groups
+    places = math.prod(kernel)
+    apart = op.Transpose(op.Reshape(weight, [groups, inputs, own, places]), perm=[0, 2, 1, 3])
+    turned = op.Slice(apart, [places - 1], [-END], [3], [-1])
+    return _products(op, x, turned, bias, (groups, own * groups, inputs), kernel, [1] * rank, dilations)
+
+
+def _kernel(node: ir.Node) -> list[int] | None:
+    """The sides of the kernel; None where they are not known or too many, or the padding is not said in numbers."""
+    weight = node.inputs[1]
+    if weight is None or weight.shape is None or not weight.shape.is_static():
+        return None
+    kernel = _static(weight)[2:]
+    padded_otherwise = node.attributes.get_string("auto_pad", "NOTSET") != "NOTSET"
+    return None if math.prod(kernel) > _MOST_PLACES or padded_otherwise else kernel
+
+
+def _static(value: ir.Value) -> list[int]:
+    assert value.shape is not None
+    return list(value.shape.numpy())
+
+
+def _spread(op: Steps, x: ir.Value, axis: int, stride: int, rank: int) -> ir.Value:
+    """`stride` - 1 zeros between the numbers along an axis."""
+    pads = [0] * (rank + 1)
+    wide = op.Pad(op.Unsqueeze(x, [axis + 1]), [*pads, *pads[: axis + 1], stride - 1, *pads[axis + 2 :]])
+    shape = op.Mul(op.Shape(x), [stride if a == axis else 1 for a in range(rank)])
+    answer: ir.Value = op.Slice(op.Reshape(wide, shape), [0], [1 - stride], [axis])
+    return answer
+
+
+def _products(
+    op: Steps,
+    x: ir.Value,
+    weight: ir.Value,
+    bias: ir.Value | None,
+    sizes: tuple[int, int, int],
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+) -> ir.Value:
+    """The sum over all places of the kernel.
+
+    Args:
+        op: builds the nodes.
+        x: the picture, padded.
+        weight: group, output of the group, channel, place of the kernel.
+        bias: of each output.
+        sizes: how many groups, outputs in all, and channels in a group.
+        kernel: its sides.
+        strides: of the kernel over the picture.
+        dilations: between the kernel's places.
+    """
+    groups, outputs, inputs = sizes
     total = None
     for number, place in enumerate(itertools.product(*map(range, kernel))):
+        # batch, group, channel, then the picture; the products are over channels
         part = op.Reshape(_shifted(op, x, place, kernel, strides, dilations), [0, groups, inputs, -1])
-        own = op.Squeeze(op.Slice(apart, [number], [number + 1], [3]), [3])
+        own = op.Squeeze(op.Slice(weight, [number], [number + 1], [3]), [3])
         product = op.MatMul(own, part)  # of each group: outputs by channels, channels by places
         total = product if total is None else op.Add(total, product)
     shape = op.Concat(*_output_shape(op, x, outputs, kernel, strides, dilations), axis=0)
     answer: ir.Value = op.Reshape(total, shape)
     if bias is not None:
-        answer = op.Add(answer, op.Reshape(bias, [1, outputs, *[1] * rank]))
+        answer = op.Add(answer, op.Reshape(bias, [1, outputs, *[1] * len(kernel)]))
     return answer
 
 
