@@ -20,6 +20,12 @@ from torchport.cli.show import common, print_json, progress
     help="x=x.npy, data.npz, x=float32[1,3,224,224], n=3; repeat for each input.",
 )
 @click.option("--output", "-o", metavar="FILE", help="Save the outputs as .npz, or a single one as .npy.")
+@click.option(
+    "--watch",
+    multiple=True,
+    metavar="PATTERN",
+    help="Show tensors inside too: names, 'relu_*', or modules of the PyTorch model.",
+)
 @click.option("--engine", default="onnxruntime", show_default=True, help="What runs the model.")
 @library_option
 @click.option("--seed", default=0, show_default=True, help="Seed for made-up inputs.")
@@ -28,6 +34,7 @@ def command(
     file: str,
     inputs: tuple[str, ...],
     output: str | None,
+    watch: tuple[str, ...],
     engine: str,
     libraries: tuple[str, ...],
     seed: int,
@@ -43,10 +50,12 @@ def command(
         say("loading")
         from torchport.cli import arrays
         from torchport.engines.base import open_session
+        from torchport.graph.exposing import expose
 
         if output is not None:
             arrays.check_output(output)
-        session = open_session(file, engine, libraries=load_libraries(libraries))
+        model = expose(file, watch) if watch else file
+        session = open_session(model, engine, libraries=load_libraries(libraries))
         feeds = arrays.read(session, inputs, seed)
         say("running")
         outputs = session.run(feeds)

@@ -21,7 +21,7 @@ from torchport.errors import EngineError
 from torchport.operators import defining
 from torchport.tensors import to_numpy, to_torch
 
-MARK = "torchport.call"
+MARK = "torchport.python_call"
 
 # what ONNX and its engines bring; every other domain is somebody's own
 KNOWN_DOMAINS = frozenset(
@@ -122,10 +122,10 @@ def _from_attributes(own: defining.Operator, node: ir.Node) -> Call:
 def _from_attribute(attribute: ir.Attr | None, argument: Any, own: defining.Operator) -> Any:
     kind = str(argument.type)
     if attribute is None:
-        if argument.has_default_value() and argument.default_value is not None:
-            return argument.default_value
-        if kind.startswith("Optional"):
+        if kind.startswith("Optional"):  # a call's None is written as no attribute, whatever the default is
             return None
+        if argument.has_default_value():
+            return argument.default_value
         raise EngineError(f"a node of {own.name} has no attribute '{argument.name}'")
     value: Any = attribute.value
     if attribute.type is ir.AttributeType.TENSOR:

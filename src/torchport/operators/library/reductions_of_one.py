@@ -1,6 +1,6 @@
-"""aten::amax, aten::amin, aten::prod.dim_int of a tensor without axes
+"""aten::amax, aten::amin, aten::prod.dim_int, aten::all, aten::any of a tensor without axes
 
-    output = input
+    output = input, and input != 0 for all and any
 
 PyTorch lets the axis of a single number be called 0 or -1. ONNX does not, and torch passes it on.
 """
@@ -13,6 +13,8 @@ from typing import Any
 import onnx_ir as ir
 import torch
 from onnxscript import opset18
+
+from torchport.operators.composing import only_where
 
 op: Any = opset18  # its annotations know eager tensors only, not a graph's values
 
@@ -39,6 +41,16 @@ def prod(self: Any, dim: int, keepdim: bool = False, dtype: int = -1) -> Any:
     if len(self.shape) == 0:
         return x
     return op.ReduceProd(x, op.Constant(value_ints=[dim]), keepdims=int(keepdim))
+
+
+@only_where(lambda self, *_, **__: self.dim() == 0)
+def truth(self: torch.Tensor, dim: Any = None, keepdim: bool = False) -> torch.Tensor:
+    return (self != 0).to(torch.uint8 if self.dtype == torch.uint8 else torch.bool)
+
+
+def compositions() -> dict[Any, Callable[..., Any]]:
+    aten = torch.ops.aten
+    return dict.fromkeys((aten.all.dim, aten.any.dim, aten.all.dims, aten.any.dims), truth)
 
 
 def translations() -> dict[Any, Callable[..., Any]]:

@@ -1,0 +1,223 @@
+"""Cut a part out of a model: what leads from some tensors to others.
+
+The part has the model's weights, not copies of them, and its own graph: the model stays as it was.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+
+import onnx_ir as ir
+from onnx_ir.passes.common import ShapeInferencePass
+
+from torchport.errors import InputError
+from torchport.graph import files
+from torchport.graph.covering import Need, missing_inputs
+from torchport.graph.values import Names, used_by
+
+MODULE = "torchport.module"
+
+
+def cut(
+    model: ir.Model | str | os.PathLike[str],
+    inputs: Sequence[str] = (),
+    outputs: Sequence[str] = (),
+    *,
+    module: str | None = None,
+    complete: bool = False,
+) -> ir.Model:
+    """The part of a model between some of its tensors.
+
+    Args:
+        model: a model or a file.
+        inputs: tensors to begin at; or nodes, whose inputs are meant. None for the model's own inputs.
+        outputs: tensors to end at; or nodes, whose outputs are meant. None for the model's own outputs.
+        module: instead of the two, a module of the PyTorch model (``encoder.layer.3``): what goes in and comes out.
+        complete: add inputs that are missing instead of refusing.
+
+    Raises:
+        InputError: a name is unknown, or the inputs do not cover what the outputs need; it names what is missing, the
+            way it is needed, and the smallest set of inputs that would do.
+
+    Example:
+        >>> part = tp.graph.cut("model.onnx", inputs=["relu_1"], outputs=["logits"])
+        >>> tp.graph.save(part, "part.onnx")
+    """
+    whole = files.load(model) if isinstance(model, (str, os.PathLike)) else model
+    names = Names(whole)
+    if module is not None:
+        if inputs or outputs:
+            raise InputError("a cut is by module or by tensors, not both")
+        begin, end = _around(whole, module)
+    else:
+        begin, end = _begin(whole, names, inputs), _end(whole, names, outputs)
+    needs = missing_inputs(begin, end, [v for v in whole.graph.inputs if not v.is_initializer()])
+    if needs.missing and not complete and inputs:
+        raise _uncovered(needs, begin)
+    if needs.missing:
+        begin = [*begin, *needs.smallest]
+    _know_types(whole, [*begin, *end])
+    return _part(whole, begin, end)
+
+
+def _know_types(model: ir.Model, values: list[ir.Value]) -> None:
+    """Inputs and outputs must say their types: inferred where the file does not."""
+    if all(v.type is not None for v in values):
+        return
+    ShapeInferencePass()(model)
+    for value in values:
+        if value.type is None:
+            raise InputError(
+                f"nothing tells the type of '{value.name}', which an input or output must say",
+                next_step="cut at a tensor before or after it",
+            )
+
+
+def _begin(model: ir.Model, names: Names, given: Sequence[str]) -> list[ir.Value]:
+    if not given:
+        return [v for v in model.graph.inputs if not v.is_initializer()]
+    found: list[ir.Value] = []
+    for name in given:
+        if name not in names.values and name in names.nodes:
+            found += [v for v in used_by(names.nodes[name]) if not _is_constant(v)]
+        else:
+            found.append(names.value(name))
+    return list(dict.fromkeys(found))
+
+
+def _end(model: ir.Model, names: Names, given: Sequence[str]) -> list[ir.Value]:
+    if not given:
+        return list(model.graph.outputs)
+    found: list[ir.Value] = []
+    for name in given:
+        if name not in names.values and name in names.nodes:
+            found += [v for v in names.nodes[name].outputs if v.name]
+        else:
+            found.append(names.value(name))
+    return list(dict.fromkeys(found))
+
+
+def _is_constant(value: ir.Value) -> bool:
+    producer = value.producer()
+    return value.is_initializer() or (producer is not None and producer.op_type == "Constant")
+
+
+def _around(model: ir.Model, path: str) -> tuple[list[ir.Value], list[ir.Value]]:
+    """What goes into a module's nodes from outside, and what others use of theirs."""
+    nodes = [n for n in model.graph if _belongs(n.metadata_props.get(MODULE, ""), path)]
+    if not nodes:
+        known = {n.metadata_props.get(MODULE, "") for n in model.graph} - {""}
+        raise _unknown_module(path, known)
+    inside = set(nodes)
+    entering = [v for n in nodes for v in used_by(n) if v.producer() not in inside and not _is_constant(v)]
+    ends = set(model.graph.outputs)
+    users: dict[ir.Value, bool] = {}
+    for node in model.graph:
+        if node not in inside:
+            users.update(dict.fromkeys(used_by(node), True))
+    leaving = [v for n in nodes for v in n.outputs if v in ends or v in users]
+    return list(dict.fromkeys(entering)), list(dict.fromkeys(leaving))
+
+
+def _belongs(module: str, path: str) -> bool:
+    return module == path or module.startswith(f"{path}.")
+
+
+def _unknown_module(path: str, known: set[str]) -> InputError:
+    import difflib
+
+    if not known:
+        return InputError(
+            "the model does not say which modules its nodes come from",
+            next_step="cut by tensors, or export it with torchport, which writes them down",
+        )
+    every = {".".join(name.split(".")[:n]) for name in known for n in range(1, name.count(".") + 2)}
+    close = difflib.get_close_matches(path, sorted(every), n=3, cutoff=0.4)
+    hint = f"did you mean {', '.join(close)}?" if close else f"for example {', '.join(sorted(every)[:5])}"
+    return InputError(f"no node of the model comes from a module '{path}'", next_step=hint)
+
+
+def _uncovered(needs: Need, begin: Iterable[ir.Value]) -> InputError:
+    ways = "\n       ".join(f"'{v.name}': {' → '.join(way)}" for v, way in needs.missing.items())
+    whole = ",".join(str(v.name) for v in (*begin, *needs.smallest))
+    return InputError(
+        f"the inputs do not cover what the outputs need: {', '.join(repr(v.name) for v in needs.missing)} missing",
+        where=ways,
+        next_step=f"the smallest set that would do: {whole} (--complete takes it)",
+    )
+
+
+def _part(whole: ir.Model, begin: list[ir.Value], end: list[ir.Value]) -> ir.Model:
+    nodes, constants = _between(whole, begin, end)
+    _check_not_empty(nodes, begin, end)
+    view = ir.GraphView(
+        begin,
+        end,
+        nodes=nodes,
+        initializers=[v for v in constants if v not in begin],
+        opset_imports=whole.graph.opset_imports,
+        name=whole.graph.name,
+        doc_string=whole.graph.doc_string,
+        metadata_props=dict(whole.graph.metadata_props),
+    )
+    graph = view.clone()
+    used = {n.op_identifier() for n in ir.traversal.RecursiveGraphIterator(graph)}
+    functions = _functions(whole, used)
+    part = ir.Model(
+        graph,
+        ir_version=whole.ir_version,
+        producer_name=whole.producer_name,
+        producer_version=whole.producer_version,
+        domain=whole.domain,
+        model_version=whole.model_version,
+        doc_string=whole.doc_string,
+        functions=[whole.functions[i].clone() for i in functions],
+    )
+    story = {k: v for k, v in whole.metadata_props.items() if k not in ("torchport.proof", "torchport.unproven")}
+    part.metadata_props.update(story)  # what was proven was proven of the whole
+    return part
+
+
+def _between(
+    whole: ir.Model, begin: Iterable[ir.Value], end: Iterable[ir.Value]
+) -> tuple[list[ir.Node], list[ir.Value]]:
+    """The nodes that lead to the end, in order, and the weights they use."""
+    seen = set(begin)
+    waiting = [v for v in end if v not in seen]
+    nodes: set[ir.Node] = set()
+    constants: dict[ir.Value, None] = {}
+    while waiting:
+        value = waiting.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        if value.is_initializer():
+            constants[value] = None
+        producer = value.producer()
+        if producer is not None and producer not in nodes:
+            nodes.add(producer)
+            waiting += [v for v in used_by(producer) if v not in seen]
+    return [n for n in whole.graph if n in nodes], list(constants)
+
+
+def _check_not_empty(nodes: list[ir.Node], begin: list[ir.Value], end: list[ir.Value]) -> None:
+    if not end:
+        raise InputError("the model has no outputs to end at", next_step="name a tensor with --to")
+    both = [v for v in end if v in begin or v.is_graph_input()]
+    if both and not nodes:
+        raise InputError(f"nothing is between them: '{both[0].name}' is an input and an output")
+
+
+def _functions(whole: ir.Model, used: set[ir.OperatorIdentifier]) -> list[ir.OperatorIdentifier]:
+    """Local functions that are used, and those that they use."""
+    found: dict[ir.OperatorIdentifier, None] = {}
+    waiting = [i for i in whole.functions if i in used]
+    while waiting:
+        identifier = waiting.pop()
+        if identifier in found:
+            continue
+        found[identifier] = None
+        inner = {n.op_identifier() for n in ir.traversal.RecursiveGraphIterator(whole.functions[identifier].graph)}
+        waiting += [i for i in whole.functions if i in inner]
+    return [i for i in whole.functions if i in found]
