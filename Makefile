@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint bench-export bench-zoo bench-operators clean
+.PHONY: demo test lint bench-export bench-zoo bench-operators bench-graph bench-rewrite clean
 
 demo: .venv/installed
 	$(BIN)/torchport export examples/01_first_export/model.py:Net --dynamic image:0=batch -o examples/01_first_export/model.onnx
@@ -28,6 +28,15 @@ bench-zoo: .venv-zoo/installed
 # PyTorch's operator database beside torch.onnx.export: an hour or two at first, then only what is missing.
 bench-operators: .venv/installed
 	$(BIN)/python benchmarks/operators/run.py
+
+# What the route `rewrite` costs a model that does not need it.
+bench-rewrite: .venv/installed
+	$(BIN)/python benchmarks/rewrite.py
+
+# Load, cut and save beside onnx.utils.extract_model and onnx-graphsurgeon: seconds and memory.
+bench-graph: .venv/installed
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -r benchmarks/requirements-graph.txt
+	$(BIN)/python benchmarks/graph.py
 
 # torchvision without its dependencies: PyPI's is built for CUDA, and would draw in the torch it was built for.
 .venv-zoo/installed: pyproject.toml constraints.txt benchmarks/requirements-zoo.txt benchmarks/requirements-zoo-alone.txt

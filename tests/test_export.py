@@ -648,3 +648,32 @@ def test_a_name_for_an_axis_of_an_output_that_does_not_vary_is_said() -> None:
 def test_an_output_whose_rank_depends_on_sizes_declares_no_shape() -> None:
     exported = tp.export(lambda x: x.squeeze() * 2, (torch.randn(2, 3, 4),), dynamic={"x": {0: "b", 1: "t"}})
     assert exported.outputs[0].shape is None
+
+
+@pytest.mark.parametrize(
+    ("function", "example"),
+    [
+        (lambda x: x.to_sparse(), torch.eye(3)),
+        (lambda x: x.to_dense() * 2, torch.eye(3).to_sparse()),
+        (lambda x: x.to(torch.complex32), torch.eye(3)),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:ComplexHalf")
+def test_tensors_that_onnx_has_not_are_refused_in_words(function: Any, example: torch.Tensor) -> None:
+    with pytest.raises(tp.errors.InputError, match="tensor cannot go to ONNX"):
+        tp.export(function, (example,))
+
+
+def test_an_empty_example_does_not_end_the_process() -> None:
+    given = tp.export(lambda x: x.reshape(0, 3).sum(1), (torch.zeros(3, 0),), route="export")
+    assert given.proof.passed
+    with pytest.raises(tp.TorchportError, match="empty example"):
+        tp.export(lambda x: torch.nn.functional.pixel_unshuffle(x, 1), (torch.zeros(1, 0, 1, 1),))
+
+
+@pytest.mark.parametrize("number", [0.1, 1 / 3, 3.141592653589793])
+def test_numbers_of_float64_models_are_exact(number: float) -> None:
+    x = torch.rand(3, 4, dtype=torch.float64) + 0.5
+    for function in (lambda x: x * number, lambda x: x + number, lambda x: torch.full_like(x, number)):
+        given = tp.export(function, (x,), route="export")
+        assert torch.equal(tp.session(given.model)(x), function(x))

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from torchport.errors import InputError
+
 if TYPE_CHECKING:
     import torch
 
@@ -42,6 +44,13 @@ def _has_torch_base(value: object) -> bool:
 def to_numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
     """A numpy array of the tensor's values, sharing memory where it can."""
     import torch
+
+    if tensor.layout != torch.strided or tensor.dtype == torch.complex32:
+        kind = "complex32" if tensor.layout == torch.strided else str(tensor.layout).removeprefix("torch.")
+        raise InputError(
+            f"a {kind} tensor cannot go to ONNX",
+            next_step="use complex64" if kind == "complex32" else "make it dense with .to_dense() inside the model",
+        )
 
     tensor = tensor.detach().resolve_conj().resolve_neg().cpu()
     name = dtype_name(tensor.dtype)

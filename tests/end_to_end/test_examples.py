@@ -81,7 +81,7 @@ def _runs_in_cpp(folder: Path) -> None:
     runtime = next((Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so.*"))
     (folder / "libonnxruntime.so.1").symlink_to(runtime)
     program = folder / "run_in_cpp"
-    command = [building.compiler(), "-std=c++17", str(folder / "run_in_cpp.cpp"), f"-I{headers.find().folder}"]
+    command = [*building.compiler(), "-std=c++17", str(folder / "run_in_cpp.cpp"), f"-I{headers.find().folder}"]
     subprocess.run(
         [*command, str(folder / "libonnxruntime.so.1"), f"-Wl,-rpath,{folder}", "-o", str(program)], check=True
     )

@@ -287,7 +287,7 @@ def compiled(tmp_path: Path, text: str, *flags: str) -> Path:
     source.write_text(text)
     target = tmp_path / "libbad.so"
     include = headers.find().folder
-    command = [building.compiler(), "-shared", "-fPIC", f"-I{include}", str(source), "-o", str(target), *flags]
+    command = [*building.compiler(), "-shared", "-fPIC", f"-I{include}", str(source), "-o", str(target), *flags]
     subprocess.run(command, check=True, capture_output=True)
     return target
 

@@ -22,6 +22,7 @@ USED = "autograd functions translated by their symbolic"
 _library = torch.library.Library("torchport", "FRAGMENT")
 _numbers = itertools.count(1)
 _translations: dict[Any, Callable[..., Any]] = {}
+_operators: dict[Any, Any] = {}  # by the call
 
 Function = type[torch.autograd.Function]
 
@@ -80,10 +81,20 @@ def _called(function: Function, plain: Callable[..., Any], arguments: Sequence[A
 
     with proxy_tensor.disable_proxy_modes_tracing():
         answer = shapes.inferred(plain, list(arguments), function.__name__)
-    operator = _defined(function, len(tensors), len(_listed(answer)), forward)
-    _translations[operator] = _translation(function, rest, places)
+    key = (function, len(arguments), len(_listed(answer)), _as_key(rest), tuple(places))
+    operator = _operators.get(key) if _as_key(rest) is not None else None
+    if operator is None:
+        operator = _operators[key] = _defined(function, len(tensors), len(_listed(answer)), forward)
+        _translations[operator] = _translation(function, rest, places)
     result = operator(*tensors)
     return tuple(_listed(result)) if isinstance(answer, (list, tuple)) else result
+
+
+def _as_key(rest: Sequence[Any]) -> Any:
+    """Arguments to tell calls apart by; None if they cannot be compared. The same call is the same operator: exporting
+    a model twice gives the same names."""
+    plain = all(a is None or isinstance(a, (bool, int, float, str, torch.dtype)) for a in rest)
+    return repr(list(rest)) if plain else None
 
 
 def _defined(function: Function, inputs: int, outputs: int, forward: Callable[..., list[torch.Tensor]]) -> Any:

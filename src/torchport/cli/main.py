@@ -16,6 +16,10 @@ VERBS = {
     "verify": "Prove an existing ONNX file against its PyTorch source.",
     "rewrite": "Show a model's source with control flow on tensors rewritten.",
     "ops": "Look operators up, and define your own.",
+    "cut": "Cut a part out of a model, by tensors or by module.",
+    "split": "Split a model into consecutive parts.",
+    "inspect": "Show what an ONNX model is made of.",
+    "lint": "List every fault of an ONNX model.",
     "run": "Run an ONNX model on given inputs.",
     "doctor": "Show versions, engines, CPU features, and what is missing.",
 }

@@ -61,7 +61,7 @@ def build(
         else:
             own = [op for file in files for op in defined_in(file) if op.has_kernel]
             say("compiling")
-            libraries = {op.name: op.library(include=ort_include, again=again) or Path() for op in own}
+            libraries = _by_domain(own, ort_include, again)
             if not own:
                 raise OptionError(
                     f"no operator of {', '.join(files)} has a kernel", next_step='give one: my_op.kernel("my_op.cc")'
@@ -75,16 +75,34 @@ def build(
         click.echo(f"{name}: {output or path}")
 
 
+def _by_domain(own: list[Operator], include: str | None, again: bool) -> dict[str, Path]:
+    """The library of each operator: the kernels of one domain are in one."""
+    from torchport.operators import defining
+
+    found: dict[str, Path] = {}
+    for op in own:
+        domain = str(op.node_name).partition("::")[0]
+        together = [o for o in own if o.has_sources and str(o.node_name).partition("::")[0] == domain]
+        found[op.name] = defining.libraries(together if op.has_sources else [op], include=include, again=again)[0]
+    return found
+
+
 def _copy(libraries: dict[str, Path], output: str) -> None:
+    import os
     import shutil
 
-    from torchport.errors import OptionError
+    from torchport.errors import OptionError, SaveError
 
     different = set(libraries.values())
     if len(different) > 1:
         raise OptionError(f"the kernels are in {len(different)} libraries", next_step="build each .cc with its own -o")
-    Path(output).parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(different.pop(), output)
+    scratch = f"{output}.{os.getpid()}"  # a library that a process has open must not be written over
+    try:
+        Path(output).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(different.pop(), scratch)
+        os.replace(scratch, output)
+    except OSError as error:
+        raise SaveError(f"the library cannot be written to '{output}': {error.strerror}") from error
 
 
 @click.command("test")

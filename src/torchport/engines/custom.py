@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
@@ -23,6 +24,7 @@ from torchport.operators import building, calls, defining
 
 _numbers = itertools.count(1)
 _KEPT: list[Any] = []  # what onnxruntime-extensions refers to while sessions live
+_failures: list[tuple[str, BaseException]] = []  # of calls in Python: an exception in there would end the process
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,11 +144,11 @@ def with_python_kernels(model: ir.Model, nodes: Sequence[ir.Node]) -> tuple[ir.M
             assert call is not None
             there = [n for n, v in enumerate(node.inputs) if v is not None]
             name = f"torchport_{next(_numbers)}"
-            function = _kernel(call, there, len(node.inputs))
+            function = _kernel(call, there, node)
             register = onnx_op(
                 op_type=name,
-                inputs=[_kind(node.inputs[n], kinds, node) for n in there],
-                outputs=[_kind(v, kinds, node) for v in node.outputs],
+                inputs=[_kind(v.dtype, kinds, node) for v in node.inputs if v is not None],
+                outputs=[_kind(_type_of_output(v), kinds, node) for v in node.outputs],
             )
             _KEPT.append(register(function))
             changed[node] = (node.domain, node.op_type, list(node.inputs))
@@ -166,34 +168,60 @@ def with_python_kernels(model: ir.Model, nodes: Sequence[ir.Node]) -> tuple[ir.M
     return copy, str(get_library_path())
 
 
-def _kernel(call: calls.Call, there: list[int], count: int) -> Any:
+def _kernel(call: calls.Call, there: list[int], node: ir.Node) -> Any:
+    count, wanted = len(node.inputs), [_type_of_output(v).numpy() for v in node.outputs]
+    unknown = [v.dtype is None for v in node.outputs]
+
     def run(*arrays: Any) -> Any:
         inputs: list[Any] = [None] * count
         for place, array in zip(there, arrays, strict=True):
             inputs[place] = array
-        outputs = call.run(*inputs)
+        try:
+            outputs = call.run(*inputs)
+            if len(outputs) == len(wanted):
+                outputs = [o.astype(w) if u else o for o, w, u in zip(outputs, wanted, unknown, strict=True)]
+            if [o.dtype for o in outputs] != wanted:
+                given = ", ".join(str(o.dtype) for o in outputs)
+                raise EngineError(f"it gives {given}; the model has {', '.join(map(str, wanted))}")
+        except BaseException as error:  # noqa: BLE001 - raised again by `raise_failure`, outside of the engine
+            _failures.append((call.name, error))
+            outputs = [np.zeros(0, dtype) for dtype in wanted]
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     return run
 
 
-# onnxruntime-extensions' names of types
+def raise_failure() -> None:
+    """Raise what happened in a call of `with_python_kernels` since the last time."""
+    if not _failures:
+        return
+    name, error = _failures[0]
+    _failures.clear()
+    if not isinstance(error, Exception):
+        raise error
+    raise EngineError(f"PyTorch fails while running {name}: {str(error).strip() or type(error).__name__}") from error
+
+
+# onnxruntime-extensions' names of types; float16 is among them, but ends the process
 _KINDS = {
     "float": ir.DataType.FLOAT,
     "double": ir.DataType.DOUBLE,
-    "float16": ir.DataType.FLOAT16,
     "bool": ir.DataType.BOOL,
     **{f"{u}int{n}": getattr(ir.DataType, f"{u}int{n}".upper()) for u in ("", "u") for n in (8, 16, 32, 64)},
 }
 
 
-def _kind(value: ir.Value | None, kinds: dict[ir.DataType, Any], node: ir.Node) -> Any:
-    dtype = value.dtype if value is not None else None
+def _type_of_output(value: ir.Value) -> ir.DataType:
+    """Where the type is not known nobody uses the output: any will do."""
+    return value.dtype if value.dtype is not None else ir.DataType.FLOAT
+
+
+def _kind(dtype: ir.DataType | None, kinds: dict[ir.DataType, Any], node: ir.Node) -> Any:
     if dtype not in kinds:
         raise EngineError(
             f"{node.domain}::{node.op_type} has no kernel, and a tensor of type {dtype} cannot be given to Python",
             where=f"node '{node.name}'",
-            next_step="give it a kernel in C++, or a lowering",
+            next_step='give it a kernel in C++, or a lowering; or take engine="reference"',
         )
     return kinds[dtype]
 

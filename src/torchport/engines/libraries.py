@@ -1,12 +1,11 @@
 """Libraries of ONNX Runtime kernels: checked before they are loaded into this process.
 
 A library that was built against a newer API usually does not fail, it crashes. So each is registered once in a process
-of its own, and only then here. The answer is kept for the file's content.
+of its own, and only then here. That it went well is kept for the file's content.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import subprocess
@@ -63,16 +62,15 @@ def _check_kind(path: Path) -> None:
 
 
 def _tried(path: Path) -> str:
-    """Why it cannot be registered; empty if it can."""
-    known = headers.cache() / "libraries" / f"{building.digest(path)}-{ort.__version__}.json"
+    """Why it cannot be registered; empty if it can, which is kept: a fault may be the machine's, and go away."""
+    known = headers.cache() / "libraries" / f"{building.digest(path)}-{ort.__version__}.good"
     if known.is_file():
-        return str(json.loads(known.read_text())["fault"])
+        return ""
     done = subprocess.run([sys.executable, "-c", _TRIAL, str(path)], capture_output=True, text=True)
     fault = _fault(done)
-    known.parent.mkdir(parents=True, exist_ok=True)
-    scratch = known.with_suffix(f".{os.getpid()}")
-    scratch.write_text(json.dumps({"fault": fault}))
-    os.replace(scratch, known)
+    if not fault:
+        headers.make_folder(known.parent)
+        known.touch()
     return fault
 
 

@@ -135,11 +135,16 @@ class OrtRunner:
 
     def run(self, feeds: Mapping[str, Array]) -> Sequence[Array]:
         try:
-            if self._by_value:
-                return self._run_values(feeds)
-            return self._session.run(None, dict(feeds), self._options)
+            outputs = self._run_values(feeds) if self._by_value else self._run_arrays(feeds)
         except Exception as error:
+            custom.raise_failure()
             raise _engine_error("ONNX Runtime fails while running the model", error) from error
+        custom.raise_failure()
+        return outputs
+
+    def _run_arrays(self, feeds: Mapping[str, Array]) -> Sequence[Array]:
+        outputs: Sequence[Array] = self._session.run(None, dict(feeds), self._options)
+        return outputs
 
     def _run_values(self, feeds: Mapping[str, Array]) -> Sequence[Array]:
         names = [o.name for o in self.outputs]

@@ -9,12 +9,28 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from torchport.graph.cutting import cut as cut
+    from torchport.graph.describing import describe as describe
     from torchport.graph.editing import bypass as bypass
+    from torchport.graph.exposing import expose as expose
     from torchport.graph.files import load as load, save as save
+    from torchport.graph.linting import lint as lint
+    from torchport.graph.neighbors import look as look
+    from torchport.graph.splitting import split as split
 
-__all__ = ["bypass", "load", "save"]
+__all__ = ["bypass", "cut", "describe", "expose", "lint", "load", "look", "save", "split"]
 
-_HOMES = {"load": "files", "save": "files", "bypass": "editing"}
+_HOMES = {
+    "load": "files",
+    "save": "files",
+    "bypass": "editing",
+    "cut": "cutting",
+    "describe": "describing",
+    "expose": "exposing",
+    "lint": "linting",
+    "look": "neighbors",
+    "split": "splitting",
+}
 
 
 def __getattr__(name: str) -> Any:

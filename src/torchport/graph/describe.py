@@ -1,21 +1,23 @@
-"""Read a model."""
+"""The old home of `tensor_infos`, which is in `describing` now.
+
+Importing a module sets its name on the package: without what follows, `tp.graph.describe` would be this module and not
+the function, as soon as somebody imported it. It goes when nobody does any more.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import sys
+import types
+from typing import Any
 
-import onnx_ir as ir
+from torchport.graph.describing import describe, tensor_infos
 
-from torchport.records import TensorInfo
+__all__ = ["tensor_infos"]
 
 
-def tensor_infos(values: Iterable[ir.Value]) -> tuple[TensorInfo, ...]:
-    """The records of a model's inputs or outputs."""
-    return tuple(
-        TensorInfo(
-            str(v.name),
-            v.dtype.numpy().name if v.dtype is not None else "?",
-            None if v.shape is None else tuple(d if isinstance(d, int) else d.value for d in v.shape),
-        )
-        for v in values
-    )
+class _Callable(types.ModuleType):
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return describe(*args, **kwargs)
+
+
+sys.modules[__name__].__class__ = _Callable

@@ -44,13 +44,33 @@ def check_external(proto: ModelProto, folder: Path, *, source: Path | None = Non
     """
     files = _DataFiles(folder)
     for tensor in tensors(proto):
-        where = f"{source or folder}, tensor '{_name(tensor)}'"
-        if isinstance(tensor, SparseTensorProto):
-            _count(tensor.dims, where)
-        elif tensor.data_location == TensorProto.EXTERNAL:
-            _check_outside(tensor, files, where)
-        else:
-            _check_inside(tensor, where)
+        _check(tensor, files, f"{source or folder}, tensor '{_name(tensor)}'")
+
+
+def data_errors(proto: ModelProto, folder: Path | None) -> Iterator[tuple[str, FileError]]:
+    """What `check_external` would refuse, all of it: the tensor's name and the error.
+
+    Args:
+        proto: the model, its external data not loaded.
+        folder: where external data is looked for; None to leave external data alone.
+    """
+    files = _DataFiles(folder or Path())
+    for tensor in tensors(proto):
+        outside = isinstance(tensor, TensorProto) and tensor.data_location == TensorProto.EXTERNAL
+        try:
+            if folder is not None or not outside:
+                _check(tensor, files, "")
+        except FileError as error:
+            yield _name(tensor), error
+
+
+def _check(tensor: TensorProto | SparseTensorProto, files: _DataFiles, where: str) -> None:
+    if isinstance(tensor, SparseTensorProto):
+        _count(tensor.dims, where)
+    elif tensor.data_location == TensorProto.EXTERNAL:
+        _check_outside(tensor, files, where)
+    else:
+        _check_inside(tensor, where)
 
 
 def tensors(proto: ModelProto) -> Iterator[TensorProto | SparseTensorProto]:

@@ -35,7 +35,7 @@ def check_well_formed(proto: ModelProto, where: str) -> bool:
     """
     _check_versions(proto, where)
     _check_support(proto, where)
-    _check_functions(proto, where)
+    check_functions(proto, where)
     imported = _domains(proto.opset_import)
     in_order = _check_names(proto.graph, imported, where)
     for function in proto.functions:
@@ -53,7 +53,7 @@ def _check_versions(proto: ModelProto, where: str) -> None:
 
 
 def _check_opsets(imports: Iterable[OperatorSetIdProto], where: str) -> None:
-    newest = _newest_opsets()
+    newest = newest_opsets()
     seen: dict[str, int] = {}
     for opset in imports:
         domain = _domain(opset.domain)
@@ -63,7 +63,7 @@ def _check_opsets(imports: Iterable[OperatorSetIdProto], where: str) -> None:
             _refuse_newer(f"opset {opset.version} of '{domain or 'ai.onnx'}'", newest[domain], where)
 
 
-def _newest_opsets() -> dict[str, int]:
+def newest_opsets() -> dict[str, int]:
     """The newest opset of each of ONNX's own domains; other domains count as they like."""
     newest: tuple[Any, ...] = onnx.helper.VERSION_TABLE[-1]
     learning, training = newest[3:5]
@@ -102,7 +102,7 @@ def _domains(imports: Iterable[OperatorSetIdProto]) -> set[str]:
     return {_domain(opset.domain) for opset in imports}
 
 
-def _check_functions(proto: ModelProto, where: str) -> None:
+def check_functions(proto: ModelProto, where: str) -> None:
     """Functions may call each other, but never in a circle, nor unfold like a chain letter."""
     functions: dict[_FunctionId, FunctionProto] = {}
     for function in proto.functions:

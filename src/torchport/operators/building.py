@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -23,12 +24,13 @@ OWN_HEADERS = Path(__file__).parent / "kernels"
 _FLAGS = ("-std=c++17", "-O3", "-fPIC", "-shared")
 
 
-def compiler() -> str:
-    """The C++ compiler: of the environment variable CXX, else what is installed."""
-    named = os.environ.get("CXX") or next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None)
-    if named is None or shutil.which(named) is None:
+def compiler() -> list[str]:
+    """The command of the C++ compiler: of the environment variable CXX ("ccache g++"), else what is installed."""
+    named = shlex.split(os.environ.get("CXX", ""))
+    named = named or list(filter(None, map(shutil.which, ("c++", "g++", "clang++"))))[:1]
+    if not named or shutil.which(named[0]) is None:
         raise OptionError(
-            f"there is no C++ compiler{f' {named}' if named else ''} here", next_step="apt install g++, or set CXX"
+            f"there is no C++ compiler{f' {named[0]}' if named else ''} here", next_step="apt install g++, or set CXX"
         )
     return named
 
@@ -53,7 +55,7 @@ def build(
         if not file.is_file():
             raise OptionError(f"there is no kernel source '{file}'", next_step="name a C++ file beside your operator's")
     found = headers.find(include)
-    command = [compiler(), *_FLAGS, f"-I{OWN_HEADERS}", f"-isystem{found.folder}", *map(str, files), *flags]
+    command = [*compiler(), *_FLAGS, f"-I{OWN_HEADERS}", f"-isystem{found.folder}", *map(str, files), *flags]
     folder = headers.cache() / "kernels" / hashlib.sha256("\0".join(command).encode()).hexdigest()[:16]
     library = folder / f"lib{files[0].stem}.so"
     if again or not _fresh(folder, library):
@@ -75,11 +77,11 @@ def _fresh(folder: Path, library: Path) -> bool:
 
 def _compile(command: Sequence[str], folder: Path, library: Path) -> None:
     """Into a folder of its own first: two processes that build the same leave one whole library."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    headers.make_folder(folder.parent)
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
         work = Path(scratch)
-        made, needed = work / library.name, work / "needed.d"
-        done = subprocess.run([*command, "-MD", "-MF", str(needed), "-o", str(made)], capture_output=True, text=True)
+        made = work / library.name
+        done = subprocess.run([*command, "-o", str(made)], capture_output=True, text=True)
         if done.returncode:
             own = library.stem.removeprefix("lib")
             raise OptionError(
@@ -87,12 +89,20 @@ def _compile(command: Sequence[str], folder: Path, library: Path) -> None:
                 where=_place(done.stderr),
                 next_step="the compiler's own words:\n" + "\n".join(done.stderr.strip().splitlines()[:20]),
             )
-        names = needed.read_text().replace("\\\n", " ").partition(":")[2].split()
+        needed = subprocess.run([*command, "-M"], capture_output=True, text=True, check=True)
+        names = dict.fromkeys(_names(needed.stdout))
         record = {name: digest(name) for name in names if not name.startswith("/usr/")}
         (work / "record.json").write_text(json.dumps(record, indent=1))
         folder.mkdir(exist_ok=True)
         os.replace(made, library)
         os.replace(work / "record.json", folder / "record.json")
+
+
+def _names(text: str) -> list[str]:
+    """The files of rules for make: a space in a name has a backslash before it, a dollar stands twice."""
+    rules = [rule.partition(": ")[2] for rule in text.replace("\\\n", " ").splitlines()]
+    found = re.findall(r"(?:\\.|[^\s\\])+", " ".join(rules))
+    return [re.sub(r"\\(.)", r"\1", name).replace("$$", "$") for name in found]
 
 
 def _first_error(text: str) -> str:
@@ -101,5 +111,5 @@ def _first_error(text: str) -> str:
 
 
 def _place(text: str) -> str | None:
-    found = re.search(r"^(\S+:\d+):\d+: (?:fatal )?error:", text, re.MULTILINE)
+    found = re.search(r"^(.+:\d+):\d+: (?:fatal )?error:", text, re.MULTILINE)
     return found[1] if found else None

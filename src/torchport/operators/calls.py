@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -29,6 +30,7 @@ KNOWN_DOMAINS = frozenset(
     | {"com.microsoft", "com.microsoft.nchwc", "com.microsoft.experimental", "com.ms.internal.nhwc"}
 )
 
+_PROCESS = uuid.uuid4().hex  # a mark that got into a file must not be taken for another call elsewhere
 _numbers = itertools.count(1)
 _remembered: dict[str, Call] = {}
 
@@ -60,15 +62,25 @@ class Call:
             return argument
 
         with torch.no_grad():
-            result = self.function(*map(filled, self.arguments))
+            result = _called(self.function, [filled(a) for a in self.arguments])
         flat = result if isinstance(result, (list, tuple)) else [result]
         return [to_numpy(t.detach().contiguous()) for t in flat]
 
 
+def _called(function: Callable[..., Any], arguments: list[Any]) -> Any:
+    """With the arguments of an operator's schema that are given by name only given so."""
+    schema = getattr(function, "_schema", None)
+    by_name = [a.name for a in schema.arguments if a.kwarg_only] if schema is not None else []
+    by_place = len(arguments) - len(by_name)
+    return function(*arguments[:by_place], **dict(zip(by_name, arguments[by_place:], strict=True)))
+
+
 def remember(node: ir.Node, call: Call) -> None:
-    key = str(next(_numbers))
+    key = f"{_PROCESS}-{next(_numbers)}"
     _remembered[key] = call
     node.metadata_props[MARK] = key
+    for value in node.outputs:
+        value.type = None  # the symbolic's builder guessed; torch's exporter knows
 
 
 @contextlib.contextmanager
@@ -110,13 +122,7 @@ def _from_attributes(own: defining.Operator, node: ir.Node) -> Call:
             place += 1
         else:
             arguments.append(_from_attribute(node.attributes.get(argument.name), argument, own))
-    names = [a.name for a in own.arguments]
-    by_name = sum(not a.kwarg_only for a in own.arguments)
-
-    def call(*given: Any) -> Any:
-        return own(*given[:by_name], **dict(zip(names[by_name:], given[by_name:], strict=True)))
-
-    return Call(own.name, call, arguments)
+    return Call(own.name, own.overload, arguments)
 
 
 def _from_attribute(attribute: ir.Attr | None, argument: Any, own: defining.Operator) -> Any:

@@ -13,6 +13,7 @@ Everything that handles models asks here: exports how to write it, sessions how 
 from __future__ import annotations
 
 import inspect
+import keyword
 import os
 import re
 import types
@@ -28,7 +29,7 @@ from torchport.operators import building, registries, shapes
 _NAME = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*")
 _NODE = re.compile(r"[A-Za-z_][\w.]*::[A-Za-z_]\w*")
 _TEXTS = re.compile(r"([Ll]ist|Sequence)\[str\]")
-_TAKEN = ("aten", "prims", "prim", "onnx", "torchport", "")
+TAKEN = ("aten", "prims", "prim", "onnx", "torchport", "")
 
 _defined: dict[str, Operator] = {}
 _from_python: set[str] = set()  # these may be defined again, as in a notebook
@@ -54,8 +55,9 @@ def operator(name: str, *, schema: str | None = None) -> Any:
     """
     if not isinstance(name, str) or _NAME.fullmatch(name) is None:
         raise OptionError(f"'{name}' names no operator", next_step='write it as "domain::name": "mylib::my_add"')
+    check_words(name)
     space = name.partition("::")[0]
-    if space in _TAKEN:
+    if space in TAKEN:
         raise OptionError(
             f"'{space}' is not yours to define operators in",
             next_step='take a domain of your own; @tp.symbolic("aten::...") maps an operator that is there',
@@ -72,6 +74,13 @@ def operator(name: str, *, schema: str | None = None) -> Any:
         return Operator(name, _registered(name, function, schema), function)
 
     return define
+
+
+def check_words(name: str) -> None:
+    """torch writes calls of operators as Python code, where a keyword is no name."""
+    for word in name.split("::"):
+        if keyword.iskeyword(word):
+            raise OptionError(f"'{word}' is a keyword of Python, no name for an operator", next_step=f"try '{word}_op'")
 
 
 def _registered(name: str, function: Function, schema: str | None) -> Any:
@@ -97,7 +106,7 @@ def _schema_of(function: Function) -> str:
     signature = inspect.signature(function)
     lists = {n: p.default for n, p in signature.parameters.items() if isinstance(p.default, (list, tuple))}
     texts = [n for n, p in signature.parameters.items() if _TEXTS.search(str(p.annotation))]
-    plain = types.FunctionType(function.__code__, function.__globals__, function.__name__)
+    plain = types.FunctionType((lambda: None).__code__, getattr(function, "__globals__", {}))  # for annotations
     changed = [
         p.replace(
             default=inspect.Parameter.empty if n in lists else p.default,
@@ -174,6 +183,7 @@ class Operator:
                 raise OptionError(
                     f"'{lowering}' names no node of a domain of your own", next_step='write it as "mylib::MyAdd"'
                 )
+            self._check_is_a_node()
             self.node = lowering
         elif callable(lowering):
             self.lowering = lowering
@@ -189,21 +199,43 @@ class Operator:
         Args:
             sources: C++ files, from the folder of the calling file.
             flags: for the compiler.
-            library: a library that is built already, instead of sources.
+            library: a library that is built already, instead of sources; from the folder of the calling file too.
         """
         frame = inspect.currentframe()
         caller = frame.f_back if frame is not None else None
         here = Path(caller.f_code.co_filename).parent if caller is not None else Path()
         if bool(sources) == (library is not None):
             raise OptionError(f"{self.name}: a kernel is one or more C++ files, or a library")
+        self._check_is_a_node()
         self._sources = tuple(here / s for s in sources)
         self._flags = tuple(flags)
-        self._library = Path(library) if library is not None else None
+        self._library = here / library if library is not None else None
+
+    def _check_is_a_node(self) -> None:
+        """A node has as many outputs for every call, and of its inputs only the last may be a list."""
+        if any("List" in str(r.type) for r in self.overload._schema.returns):
+            raise OptionError(
+                f"{self.name} gives a list of tensors; a node of ONNX has the same outputs in every call",
+                next_step="give a tuple: -> tuple[Tensor, Tensor]; or leave the node out, and it is traced through",
+            )
+        tensors = [a for a in self.arguments if "Tensor" in str(a.type)]
+        for place, argument in enumerate(tensors):
+            kind = str(argument.type)
+            if "List" in kind and (kind != "List[Tensor]" or place != len(tensors) - 1):
+                raise OptionError(
+                    f"argument '{argument.name}' of {self.name} ({kind}) is no input of a node: only the last tensor "
+                    "argument may be a list, of tensors none of which is left out",
+                    next_step="put the list last among the tensors, or make two operators of it",
+                )
 
     def samples(self, function: Callable[[], Iterable[tuple[Any, ...]]]) -> Callable[[], Iterable[tuple[Any, ...]]]:
         """Say what `torchport ops test` tries it with: yields tuples of arguments."""
         self._samples = function
         return function
+
+    @property
+    def has_sources(self) -> bool:
+        return bool(self._sources)
 
     @property
     def has_kernel(self) -> bool:
@@ -241,7 +273,9 @@ class Operator:
         torch.library.register_fake(self.name, fake, allow_override=True)
 
 
-def libraries(operators: Sequence[Operator]) -> list[Path]:
+def libraries(
+    operators: Sequence[Operator], *, include: str | os.PathLike[str] | None = None, again: bool = False
+) -> list[Path]:
     """The libraries of their kernels: ONNX Runtime takes one for a domain, so sources of one domain go into one."""
     found: list[Path] = []
     together: dict[str, dict[Path, Operator]] = {}
@@ -253,7 +287,7 @@ def libraries(operators: Sequence[Operator]) -> list[Path]:
             together.setdefault(domain, {}).update(dict.fromkeys(op._sources, op))
     for sources in together.values():
         flags = dict.fromkeys(flag for op in sources.values() for flag in op._flags)
-        found.append(building.build(sorted(sources), flags=list(flags)))
+        found.append(building.build(sorted(sources), flags=list(flags), include=include, again=again))
     return list(dict.fromkeys(found))
 
 

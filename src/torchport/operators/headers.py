@@ -42,6 +42,20 @@ def cache() -> Path:
     return Path(base)
 
 
+def make_folder(folder: Path) -> None:
+    """A folder of the cache."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        fault = "" if os.access(folder, os.W_OK) else "it is read-only"
+    except OSError as error:
+        fault = str(error.strerror)
+    if fault:
+        raise OptionError(
+            f"torchport cannot write to its cache '{folder}': {fault}",
+            next_step="set TORCHPORT_CACHE to a folder of yours",
+        )
+
+
 def find(include: str | os.PathLike[str] | None = None) -> Headers:
     """The headers: of the folder given, else of the environment variable, the system, or what was fetched."""
     for named, source in ((include, "--ort-include"), (os.environ.get(VARIABLE), VARIABLE)):
@@ -87,7 +101,7 @@ def fetch() -> Headers:
                 next_step="get ONNX Runtime's archive for C++ and give --ort-include FOLDER",
             )
     target = cache() / "onnxruntime"
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(target.parent)
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         work = Path(scratch)
         options = _apart(work)

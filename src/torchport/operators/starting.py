@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import builtins
 import re
+import sys
 from pathlib import Path
 
 from torchport.errors import OptionError, SaveError
+from torchport.operators import defining
 
 _STARTER = Path(__file__).parent / "starter"
 _FILES = {"operator.py.txt": "{file}.py", "kernel.cc.txt": "{file}.cc", "test.py.txt": "test_{file}.py"}
+
+# a file or a function of such a name would stand before something the starter uses
+_NOT_FOR_FILES = frozenset(
+    {*sys.stdlib_module_names, *dir(builtins), "_", "torch", "Tensor", "tp", "Net", "example_inputs"}
+    | {"torchport", "numpy", "onnx", "onnxruntime", "onnxscript", "pytest"}
+)
 
 
 def start(name: str, folder: Path) -> list[Path]:
@@ -20,11 +29,13 @@ def start(name: str, folder: Path) -> list[Path]:
     """
     if re.fullmatch(r"[A-Za-z_]\w*::[A-Za-z_]\w*", name) is None:
         raise OptionError(f"'{name}' names no operator", next_step='write it as "domain::name": mylib::my_op')
+    defining.check_words(name)
     domain, _, own = name.partition("::")
-    if domain in ("aten", "prims", "onnx", "torchport"):
+    if domain in defining.TAKEN:
         raise OptionError(f"'{domain}' is not yours to define operators in", next_step="take a domain of your own")
-    node = f"{domain}::{''.join(part.capitalize() for part in own.split('_'))}"
-    words = {"name": name, "own": own, "file": own, "node": node}
+    node = f"{domain}::{''.join(part[:1].upper() + part[1:] for part in own.split('_')) or own}"
+    python = f"{own}_op" if own in _NOT_FOR_FILES else own
+    words = {"name": name, "own": python, "file": python, "node": node}
     targets = {source: folder / target.format(**words) for source, target in _FILES.items()}
     there = [t for t in targets.values() if t.exists()]
     if there:

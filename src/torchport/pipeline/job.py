@@ -15,7 +15,7 @@ from torchport.capture.dynamic import DynamicSpec
 from torchport.capture.reference import Array, Reference
 from torchport.capture.state import MODES, Mode, preserved
 from torchport.capture.structure import Call, as_tensor
-from torchport.errors import DynamicError, ForwardError, OptionError, SourceError
+from torchport.errors import DynamicError, ForwardError, OptionError, SourceError, TorchportError
 from torchport.proving import sampling
 from torchport.proving.proof import DimensionReport, Examiner
 from torchport.proving.sampling import ProofInput, Question
@@ -134,6 +134,8 @@ class Job:
     def _first_answer(self) -> list[Array]:
         try:
             return self.reference(self.arrays)
+        except TorchportError:  # its answer is nothing for ONNX, and it says why
+            raise
         except (Exception, SystemExit) as error:
             lines = str(error).strip().splitlines()
             raise ForwardError(

@@ -73,9 +73,13 @@ def _trial(operator: Operator, sample: tuple[Any, ...], way: str, changes: dict[
             given = _answers(session, tensors)
             seconds = _timed(lambda: _answers(session, tensors))
     except TorchportError as error:
-        return Trial(operator.name, _named(sample), way, False, float("nan"), 0.0, torch_seconds, str(error.what))
+        return Trial(operator.name, _named(sample), way, False, float("nan"), 0.0, torch_seconds, _why(error))
     problem, worst = _compared(given, wanted)
     return Trial(operator.name, _named(sample), way, not problem, worst, seconds, torch_seconds, problem)
+
+
+def _why(error: TorchportError) -> str:
+    return f"{error.what} ({error.where})" if error.where else str(error.what)
 
 
 class _changed:  # noqa: N801 - used as a statement

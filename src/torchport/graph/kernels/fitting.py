@@ -99,12 +99,12 @@ class _Fitting:
 
     def run(self) -> None:
         for node in list(self._model.graph.all_nodes()):
-            if _unusual(node) and not self._runs(node, _use(node)):
+            if _unusual(node) and not self._runs(node, use_of(node)):
                 self._fit_node(node)
         _drop_needless(self._model)
 
     def _fit_node(self, node: ir.Node) -> None:
-        use = _use(node)
+        use = use_of(node)
         for kind in [k for k in _WIDER if k in (*use.inputs, *use.outputs)]:
             for wide in _WIDER[kind]:
                 if (kind, wide) == _LOSING and self._take_apart(node):
@@ -124,13 +124,13 @@ class _Fitting:
         self._done.setdefault((_T.DOUBLE, None), []).append(name)
         fill_in(self._model.graph, self._model.opset_imports.get("", 1))
         for part in new:
-            if _unusual(part) and not self._runs(part, _use(part)):
+            if _unusual(part) and not self._runs(part, use_of(part)):
                 self._fit_node(part)
         return True
 
     def _runs(self, node: ir.Node, use: _Use) -> bool:
         if use not in self._answers:
-            self._answers[use] = self._has_kernels(_one_node(node, use, self._model))
+            self._answers[use] = self._has_kernels(one_node(node, use, self._model))
         return self._answers[use]
 
     def _cast_around(self, node: ir.Node, kind: ir.DataType, wide: ir.DataType) -> None:
@@ -184,7 +184,7 @@ def _unusual(node: ir.Node) -> bool:
     return any(v is not None and v.dtype not in _PLAIN for v in (*node.inputs, *node.outputs))
 
 
-def _use(node: ir.Node) -> _Use:
+def use_of(node: ir.Node) -> _Use:
     inputs = tuple(None if v is None else v.dtype for v in node.inputs)
     return _Use(node.domain, node.op_type, inputs, tuple(v.dtype for v in node.outputs))
 
@@ -194,7 +194,7 @@ def _changed(use: _Use, kind: ir.DataType | None, wide: ir.DataType) -> _Use:
     return dataclasses.replace(use, inputs=inputs, outputs=outputs)
 
 
-def _one_node(node: ir.Node, use: _Use, model: ir.Model) -> onnx.ModelProto:
+def one_node(node: ir.Node, use: _Use, model: ir.Model) -> onnx.ModelProto:
     """A model of that one node, with other types if `use` has others."""
     names = [f"input{i}" if value is not None else "" for i, value in enumerate(node.inputs)]
     outputs = [f"output{i}" if value.name else "" for i, value in enumerate(node.outputs)]

@@ -105,6 +105,7 @@ template <typename T> class Output {
   using Element = T;
   Output(OrtKernelContext* context, size_t index) : context_(context), index_(index) {}
   T* resize(const Shape& shape) {
+    resized_ = true;
     OrtValue* value = nullptr;
     check(api()->KernelContext_GetOutput(context_, index_, shape.data(), shape.size(), &value));
     if (value == nullptr) {  // nobody asked for this output
@@ -115,10 +116,14 @@ template <typename T> class Output {
     check(api()->GetTensorMutableData(value, &data));
     return static_cast<T*>(data);
   }
+  void check_resized(const std::string& name) const {
+    if (!resized_) throw std::logic_error(name + ": the kernel did not resize() output " + std::to_string(index_));
+  }
 
  private:
   OrtKernelContext* context_;
   size_t index_;
+  bool resized_ = false;
   std::unique_ptr<T[]> unused_;
 };
 
@@ -319,6 +324,11 @@ template <typename... P> struct Operator : OrtCustomOp {
     template <size_t... I> void compute(OrtKernelContext* context, std::index_sequence<I...>) {
       std::tuple<decltype(argument<I>(context))...> arguments{argument<I>(context)...};
       op->function(std::get<I>(arguments)...);
+      (check_one(std::get<I>(arguments)), ...);
+    }
+
+    template <typename Given> void check_one(const Given& given) {
+      if constexpr (Parameter<Given>::kind == Kind::output) given.check_resized(op->name);
     }
   };
 
@@ -385,6 +395,8 @@ template <typename... P> struct Operator : OrtCustomOp {
         return nullptr;
       } catch (const std::exception& error) {
         return api()->CreateStatus(ORT_FAIL, error.what());
+      } catch (...) {
+        return api()->CreateStatus(ORT_FAIL, "the kernel threw what is no std::exception");
       }
     };
     KernelDestroy = [](void* kernel) { delete static_cast<Kernel*>(kernel); };

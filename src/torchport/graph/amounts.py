@@ -1,0 +1,258 @@
+"""Numbers that may depend on a model's dynamic dimensions: ``1.2M·batch``.
+
+Polynomials with exact coefficients. sympy could do it, but takes minutes for ten thousand nodes; it reads the
+expressions found in shapes, each once.
+
+    >>> str(Amount.symbol("batch") * 1_200_000)
+    '1.2M·batch'
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+from typing import Any
+
+import onnx_ir as ir
+
+Power = tuple[str, int]
+Terms = dict[tuple[Power, ...], int | Fraction]
+
+_SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+_MOST_TERMS = 3
+_LONGEST = 1000  # characters of a dimension worth reading
+
+
+class Amount:
+    """A polynomial in dynamic dimensions.
+
+    Attributes:
+        terms: the coefficient of each product of dimensions.
+        exact: False where a rounded division was taken for an exact one. It is right at sizes that are multiples of
+            the strides, and near elsewhere.
+    """
+
+    __slots__ = ("exact", "terms")
+
+    def __init__(self, terms: Terms, *, exact: bool = True) -> None:
+        self.terms = {k: v if type(v) is int else _whole(v) for k, v in terms.items() if v}
+        self.exact = exact
+
+    @classmethod
+    def symbol(cls, name: str) -> Amount:
+        return cls({((name, 1),): 1})
+
+    @classmethod
+    def of(cls, value: int | Fraction | Amount) -> Amount:
+        return value if isinstance(value, Amount) else cls({(): value})
+
+    def __add__(self, other: int | Fraction | Amount) -> Amount:
+        right = Amount.of(other)
+        terms = dict(self.terms)
+        for key, value in right.terms.items():
+            terms[key] = terms.get(key, 0) + value
+        return Amount(terms, exact=self.exact and right.exact)
+
+    def __mul__(self, other: int | Fraction | Amount) -> Amount:
+        if not isinstance(other, Amount):
+            return Amount({key: value * other for key, value in self.terms.items()}, exact=self.exact)
+        terms: Terms = {}
+        for a, x in self.terms.items():
+            for b, y in other.terms.items():
+                key = _joined(a, b)
+                terms[key] = terms.get(key, 0) + x * y
+        return Amount(terms, exact=self.exact and other.exact)
+
+    def __sub__(self, other: int | Fraction | Amount) -> Amount:
+        return self + Amount.of(other) * -1
+
+    def __rsub__(self, other: int | Fraction) -> Amount:
+        return self * -1 + other
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: int) -> Amount:
+        return (self * Fraction(1, other)).rounded()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, (int, Fraction, Amount)) and self.terms == Amount.of(other).terms
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self.terms.items()))
+
+    def rounded(self, *, up: bool = False) -> Amount:
+        """Rounded down to a whole number, as if every dimension were a multiple of what it is divided by."""
+        whole = all(type(value) is int for value in self.terms.values())
+        if whole:
+            return self
+        constant = self.terms.get((), 0)
+        terms = {**self.terms, (): math.ceil(constant) if up else math.floor(constant)}
+        return Amount(terms, exact=self.exact and not self.symbols)
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """The dimensions it depends on."""
+        return tuple(dict.fromkeys(name for key in self.terms for name, _ in key))
+
+    def at(self, **sizes: int) -> int | Amount:
+        """Its value at the given sizes; an amount still where some are not given."""
+        total = Amount({}, exact=self.exact)
+        for key, value in self.terms.items():
+            known = math.prod(sizes[name] ** power for name, power in key if name in sizes)
+            total = total + Amount({tuple(p for p in key if p[0] not in sizes): value * known})
+        return int(total.terms.get((), 0)) if not total.symbols else Amount(total.terms, exact=self.exact)
+
+    def number(self, assumed: int) -> int:
+        """Its value with every dimension `assumed`: to compare two amounts."""
+        return int(sum(value * assumed ** sum(p for _, p in key) for key, value in self.terms.items()))
+
+    def text(self, *, of_bytes: bool = False) -> str:
+        """For people: rounded coefficients, the largest terms first."""
+        shown = human_bytes if of_bytes else human
+        ordered = sorted(self.terms.items(), key=_rank)
+        parts = [_term(shown(float(v)), k) for k, v in ordered[:_MOST_TERMS]]
+        more = [f"{len(ordered) - _MOST_TERMS} smaller terms"] if len(ordered) > _MOST_TERMS else []
+        text = " + ".join(parts + more).replace("+ -", "- ") or shown(0)
+        return text if self.exact else f"≈ {text}"
+
+    def __str__(self) -> str:
+        return self.text()
+
+    __repr__ = __str__
+
+    def to_json(self) -> dict[str, Any]:
+        """The exact terms, ``{"batch*height^2": 128}``, beside the text for people."""
+        terms = {"*".join(n if p == 1 else f"{n}^{p}" for n, p in k) or "1": v for k, v in self.terms.items()}
+        return {
+            "text": self.text(),
+            "exact": self.exact,
+            "terms": {k: v if isinstance(v, int) else float(v) for k, v in terms.items()},
+        }
+
+
+Size = int | Amount
+
+
+def product(sizes: Iterable[Size]) -> Size:
+    """All sizes multiplied."""
+    total: Size = 1
+    for size in sizes:
+        total = total * size
+    return total
+
+
+def number(size: Size, assumed: int) -> int:
+    return size if isinstance(size, int) else size.number(assumed)
+
+
+def size_of(text: str, sizes: Mapping[str, int]) -> Size:
+    """What a dimension's name or expression (``(height//2) + 1``) amounts to.
+
+    It is exact, rounded divisions included, when `sizes` has every dimension in it.
+    """
+    if text in sizes:
+        return sizes[text]
+    names = _names(text)
+    if names and all(name in sizes for name in names):
+        value = ir.SymbolicDim(text).evaluate({name: sizes[name] for name in names})
+        if isinstance(value, int):
+            return value
+    amount = _read(text)
+    return amount.at(**sizes) if sizes else amount
+
+
+def human(value: float) -> str:
+    """``1234567`` is ``1.23M``."""
+    for factor, letter in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= factor:
+            return f"{value / factor:.3g}{letter}" if abs(value) / factor < 999.5 else f"{value / factor:.0f}{letter}"
+    return f"{value:.3g}" if abs(value) < 999.5 else "1k"
+
+
+def human_bytes(value: float) -> str:
+    """``3145728`` is ``3 MiB``."""
+    for factor, unit in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if abs(value) >= factor:
+            return f"{value / factor:.4g} {unit}"
+    return f"{value:.4g} B"
+
+
+def _whole(value: int | Fraction) -> int | Fraction:
+    return value.numerator if isinstance(value, Fraction) and value.denominator == 1 else value
+
+
+def _joined(a: tuple[Power, ...], b: tuple[Power, ...]) -> tuple[Power, ...]:
+    if not a or not b:
+        return a or b
+    powers = dict(a)
+    for name, power in b:
+        powers[name] = powers.get(name, 0) + power
+    return tuple(sorted(powers.items()))
+
+
+def _rank(term: tuple[tuple[Power, ...], int | Fraction]) -> tuple[int, float]:
+    powers, coefficient = term
+    return -sum(power for _, power in powers), -abs(float(coefficient))
+
+
+def _term(coefficient: str, powers: tuple[Power, ...]) -> str:
+    plain = coefficient == "1" and powers
+    return "·".join([*([] if plain else [coefficient]), *map(_powered, powers)])
+
+
+def _powered(power: Power) -> str:
+    name, times = power
+    shown = name if name.replace("_", "").replace(".", "").replace(":", "").isalnum() else f"({name})"
+    return shown + (str(times).translate(_SUPERSCRIPTS) if times > 1 else "")
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=4096)
+def _expression(text: str) -> Any:
+    """What sympy makes of it; None if it is no expression, or one that could take for ever."""
+    if len(text) > _LONGEST or "**" in text or text.isidentifier():
+        return None
+    try:
+        import sympy
+
+        dim = ir.SymbolicDim(text)
+        dim.free_symbols()
+        return dim._expr if isinstance(dim._expr, sympy.Expr) else None
+    except Exception:  # noqa: BLE001 - any text may be the name of a dimension
+        return None
+
+
+@functools.lru_cache(maxsize=4096)
+def _names(text: str) -> frozenset[str]:
+    expression = _expression(text)
+    return frozenset() if expression is None else frozenset(str(s) for s in expression.free_symbols)
+
+
+@functools.lru_cache(maxsize=4096)
+def _read(text: str) -> Amount:
+    expression = _expression(text)
+    return Amount.symbol(text) if expression is None else _from_sympy(expression)
+
+
+def _from_sympy(expression: Any) -> Amount:
+    import sympy
+
+    if isinstance(expression, (sympy.Integer, sympy.Rational)):
+        return Amount.of(Fraction(int(expression.p), int(expression.q)))
+    if isinstance(expression, (sympy.Add, sympy.Mul)):
+        parts = [_from_sympy(argument) for argument in expression.args]
+        join = Amount.__add__ if isinstance(expression, sympy.Add) else Amount.__mul__
+        return functools.reduce(join, parts)
+    if isinstance(expression, sympy.Pow) and expression.exp.is_Integer and 0 < expression.exp < 16:
+        return functools.reduce(Amount.__mul__, [_from_sympy(expression.base)] * int(expression.exp))
+    if isinstance(expression, (sympy.floor, sympy.ceiling)):
+        return _from_sympy(expression.args[0]).rounded(up=isinstance(expression, sympy.ceiling))
+    if isinstance(expression, sympy.Mod) and expression.args[1].is_Integer:
+        rest = _from_sympy(expression.args[0]).terms.get((), 0)
+        return Amount({(): rest % int(expression.args[1])}, exact=False)
+    return Amount.symbol(str(expression))

@@ -1,0 +1,357 @@
+"""Read a model."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+import onnx_ir as ir
+
+from torchport.errors import FileError, OptionError, TorchportError
+from torchport.graph import files
+from torchport.graph.amounts import Size
+from torchport.graph.cost import inlined, measured, subgraphs, used_by
+from torchport.graph.description import (
+    Description,
+    DtypeTotal,
+    LocalFunction,
+    Module,
+    OwnOperator,
+    Subgraph,
+    Weight,
+)
+from torchport.graph.shapes import Shapes, values_of
+from torchport.graph.well_formed import BROKEN
+from torchport.records import TensorInfo
+from torchport.silence import silence
+
+MODULE = "torchport.module"
+_OWN = "torchport."
+_KNOWN_DOMAINS = ("ai.onnx", "com.microsoft", "com.ms")  # ONNX's and its engines'; every other is somebody's own
+
+
+def tensor_infos(values: Iterable[ir.Value]) -> tuple[TensorInfo, ...]:
+    """The records of a model's inputs or outputs."""
+    return tuple(
+        TensorInfo(
+            str(v.name),
+            v.dtype.numpy().name if v.dtype is not None else "?",
+            None if v.shape is None else tuple(d if isinstance(d, int) else d.value for d in v.shape),
+        )
+        for v in values
+    )
+
+
+def describe(model: ir.Model | str | os.PathLike[str], *, at: Mapping[str, int] | None = None) -> Description:
+    """What a model is made of: interface, weights, operators, cost of a run, and the modules it came from.
+
+    No weight is read.
+
+    Args:
+        model: an ONNX file, or a model in memory.
+        at: sizes of dynamic dimensions, to have the cost in numbers too.
+
+    Raises:
+        FileError: the file is missing, broken or of another format.
+        OptionError: `at` names a dimension the model does not have.
+
+    Example:
+        >>> description = tp.graph.describe("model.onnx", at={"batch": 8})
+        >>> print(description)
+        >>> description.cost.multiply_adds, description.cost_at.multiply_adds
+        (1.62M·batch, 12978688)
+    """
+    with reading(model):
+        return _describe(*opened(model), at or {})
+
+
+@contextlib.contextmanager
+def reading(model: object) -> Iterator[None]:
+    """Other libraries' noise is kept away, and what they fail on in a file nobody thought of is a `FileError`."""
+    try:
+        with silence():
+            yield
+    except TorchportError:
+        raise
+    except Exception as error:
+        where = None if isinstance(model, ir.Model) else str(model)
+        reason = (str(error).strip().splitlines() or [""])[0][:200]
+        raise FileError(f"cannot be read: {type(error).__name__}, {reason}", where=where, next_step=BROKEN) from error
+
+
+def _describe(loaded: ir.Model, path: str, at: Mapping[str, int]) -> Description:
+    shapes = Shapes(inlined(loaded))
+    symbols = _symbols(loaded, shapes)
+    sizes = _checked(at, symbols)
+    total = measured(shapes)
+    weights = sorted(_weights(loaded), key=lambda w: -w.bytes)
+    entries = _entries(loaded)
+    return Description(
+        path=path,
+        name=_text(loaded.graph.name or ""),
+        ir_version=loaded.ir_version,
+        opsets={domain or "ai.onnx": version for domain, version in loaded.opset_imports.items()},
+        producer=" ".join(_text(t) for t in (loaded.producer_name, loaded.producer_version) if t),
+        model_version=loaded.model_version,
+        metadata={_text(k): _text(v) for k, v in loaded.metadata_props.items() if not _text(k).startswith(_OWN)},
+        origin={k: v for k, v in entries.items() if k not in ("proof", "operators")},
+        proof=entries["proof"] if isinstance(entries.get("proof"), dict) else None,
+        inputs=tuple(_info(v) for v in loaded.graph.inputs if v.name not in loaded.graph.initializers),
+        outputs=tuple(map(_info, loaded.graph.outputs)),
+        nodes=sum(1 for _ in all_nodes(loaded)),
+        weights=tuple(weights),
+        dtypes=_dtypes(weights),
+        parameters=sum(map(_parameters, weights)),
+        operators=_operators(loaded),
+        symbols=symbols,
+        cost=total,
+        at=sizes,
+        cost_at=measured(Shapes(shapes.model, sizes, like=shapes)) if sizes else None,
+        functions=_functions(loaded),
+        subgraphs=tuple(_subgraphs(loaded)),
+        own_operators=_own_operators(loaded, entries.get("operators")),
+        modules=_modules(loaded, total.by_module),
+    )
+
+
+def opened(model: ir.Model | str | os.PathLike[str]) -> tuple[ir.Model, str]:
+    """The model, and the path of the file it is from."""
+    if isinstance(model, (str, os.PathLike)):
+        return files.load(model), os.fspath(model)
+    return model, ""
+
+
+def all_nodes(model: ir.Model) -> Iterator[ir.Node]:
+    """Every node: of the graph, its branches and loop bodies, and the local functions."""
+    yield from ir.traversal.RecursiveGraphIterator(model.graph)
+    for function in model.functions.values():
+        yield from ir.traversal.RecursiveGraphIterator(function)
+
+
+def operator_name(node: ir.Node) -> str:
+    """``Conv``; ``my::FooOp`` for one that is not ONNX's."""
+    return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}::{node.op_type}"
+
+
+def is_own(domain: str) -> bool:
+    """Whether a domain is neither ONNX's nor an engine's."""
+    return bool(domain) and not any(domain == d or domain.startswith(d + ".") for d in _KNOWN_DOMAINS)
+
+
+def dtype_name(dtype: ir.DataType | None) -> str:
+    """As torch and numpy write it: ``float32``, ``int4``."""
+    if dtype is None:
+        return "?"
+    return {"FLOAT": "float32", "DOUBLE": "float64"}.get(dtype.name, dtype.name.lower())
+
+
+def type_text(kind: ir.TypeProtocol | None) -> str:
+    """``float32``, ``seq(float32)``, ``optional(int64)``."""
+    if isinstance(kind, ir.SequenceType):
+        return f"seq({type_text(kind.elem_type)})"
+    if isinstance(kind, ir.OptionalType):
+        return f"optional({type_text(kind.elem_type)})"
+    return dtype_name(kind.dtype if kind is not None else None)
+
+
+def module_of(node: ir.Node) -> str:
+    """The path of the module a node comes from; empty for the model itself, or if nobody knows."""
+    path = node.metadata_props.get(MODULE, "")
+    return "" if path.startswith("_empty_nn_module_stack") else path  # torch's name for code of its own
+
+
+def _text(given: Any) -> str:
+    """protobuf gives bytes where a text is no UTF-8."""
+    return given.decode(errors="replace") if isinstance(given, bytes) else str(given)
+
+
+def _info(value: ir.Value) -> TensorInfo:
+    shape = None if value.shape is None else tuple(d if isinstance(d, int) else d.value for d in value.shape)
+    return TensorInfo(str(value.name), type_text(value.type), shape)
+
+
+def _symbols(model: ir.Model, shapes: Shapes) -> tuple[str, ...]:
+    """The dynamic dimensions: first those of the inputs, then those that only a run shows."""
+    stated = [d.value for v in model.graph.inputs for d in v.shape or () if not isinstance(d, int)]
+    named = dict.fromkeys(d for d in stated if d is not None)
+    return tuple(dict.fromkeys([*(d for d in named if d.isidentifier()), *shapes.symbols()]))
+
+
+def _checked(at: Mapping[str, int], symbols: tuple[str, ...]) -> dict[str, int]:
+    for name, size in at.items():
+        if name not in symbols:
+            close = get_close_matches(name, symbols, n=1)
+            has = f"it has: {', '.join(symbols[:8])}" if symbols else "it has none, its shapes are fixed"
+            raise OptionError(
+                f"the model has no dynamic dimension '{name}'",
+                where=f"--at {name}={size}",
+                next_step=f"did you mean '{close[0]}'?" if close else has,
+            )
+        if not isinstance(size, int) or not 0 <= size < 2**40:
+            raise OptionError(f"{size!r} is no size", where=f"--at {name}={size}", next_step="give a whole number")
+    return dict(at)
+
+
+def _entries(model: ir.Model) -> dict[str, Any]:
+    """torchport's own metadata; anyone may have written it, so what does not parse is text."""
+    found: dict[str, Any] = {}
+    for key, value in ((_text(k), _text(v)) for k, v in model.metadata_props.items()):
+        if key.startswith(_OWN):
+            try:
+                found[key.removeprefix(_OWN)] = json.loads(value) if value[:1] in ("{", "[") else value
+            except (ValueError, RecursionError):
+                found[key.removeprefix(_OWN)] = value
+    return found
+
+
+def _weights(model: ir.Model) -> Iterator[Weight]:
+    for graph in model.graphs():
+        for name, value in graph.initializers.items():
+            if value.const_value is not None:
+                yield _weight(name, value.const_value)
+    for node in all_nodes(model):
+        tensor = constant(node)
+        if tensor is not None and len(tensor.shape) and tensor.size > 1:
+            yield _weight(str(node.outputs[0].name), tensor)
+
+
+def constant(node: ir.Node) -> ir.TensorProtocol | None:
+    """The tensor of a Constant node: older exporters leave weights there."""
+    given = node.attributes.get("value") if node.op_type == "Constant" and node.outputs else None
+    return given.as_tensor() if given is not None and given.type == ir.AttributeType.TENSOR else None
+
+
+def _weight(name: str, tensor: ir.TensorProtocol) -> Weight:
+    file = str(tensor.location) if isinstance(tensor, ir.ExternalTensor) else ""
+    size = tensor.nbytes if tensor.dtype != ir.DataType.STRING else 0
+    return Weight(name, dtype_name(tensor.dtype), tuple(tensor.shape.numpy()), size, file)
+
+
+def _dtypes(weights: list[Weight]) -> tuple[DtypeTotal, ...]:
+    groups: dict[str, list[Weight]] = {}
+    for weight in weights:
+        groups.setdefault(weight.dtype, []).append(weight)
+    totals = [
+        DtypeTotal(dtype, len(group), sum(map(_elements, group)), sum(w.bytes for w in group))
+        for dtype, group in groups.items()
+    ]
+    return tuple(sorted(totals, key=lambda t: -t.bytes))
+
+
+def _elements(weight: Weight) -> int:
+    total = 1
+    for size in weight.shape:
+        total *= size
+    return total
+
+
+def _parameters(weight: Weight) -> int:
+    """What PyTorch would call parameters or buffers: not shapes and indices, not numbers from the code."""
+    narrow = weight.dtype in ("int8", "uint8", "int4", "uint4", "int2", "uint2")
+    counted = weight.dtype.startswith(("float", "bfloat", "complex")) or narrow
+    return _elements(weight) if counted and weight.shape else 0
+
+
+def _operators(model: ir.Model) -> dict[str, int]:
+    counts = collections.Counter(operator_name(node) for node in all_nodes(model))
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+def _functions(model: ir.Model) -> tuple[LocalFunction, ...]:
+    calls = collections.Counter(node.op_identifier() for node in all_nodes(model))
+    return tuple(
+        LocalFunction(
+            "::".join(filter(None, key)), sum(1 for _ in ir.traversal.RecursiveGraphIterator(function)), calls[key]
+        )
+        for key, function in model.functions.items()
+    )
+
+
+def _subgraphs(model: ir.Model) -> Iterator[Subgraph]:
+    for node in all_nodes(model):
+        if not subgraphs(node):
+            continue
+        for name, given in node.attributes.items():
+            if given.type == ir.AttributeType.GRAPH and not given.is_ref():
+                graph = given.as_graph()
+                count = sum(1 for _ in ir.traversal.RecursiveGraphIterator(graph))
+                yield Subgraph(node.name or "", node.op_type, name, count, _captured(graph))
+
+
+def _captured(graph: ir.Graph) -> tuple[str, ...]:
+    """The values a body takes from around it."""
+    own = {id(v) for inner in (graph, *graph.subgraphs()) for v in values_of(inner)}
+    used = [v for node in graph for v in used_by(node)] + list(graph.outputs)
+    return tuple(dict.fromkeys(str(v.name) for v in used if id(v) not in own))
+
+
+def _own_operators(model: ir.Model, named: Any) -> tuple[OwnOperator, ...]:
+    entries = {e["name"]: e for e in named or () if isinstance(e, dict) and isinstance(e.get("name"), str)}
+    bodies = {f"{domain}::{name}" for domain, name, _ in model.functions}
+    counts = collections.Counter(operator_name(n) for n in all_nodes(model) if is_own(n.domain))
+    return tuple(
+        OwnOperator(
+            name,
+            count,
+            str(entries.get(name, {}).get("library", "")),
+            str(entries.get(name, {}).get("sha256", "")),
+            name in bodies,
+        )
+        for name, count in counts.items()
+        if name in entries or name not in bodies
+    )
+
+
+def _modules(model: ir.Model, work: Mapping[str, Size]) -> tuple[Module, ...]:
+    """Every module that has a node, and those above it; a weight belongs to the module that reads it first."""
+    nodes: collections.Counter[str] = collections.Counter()
+    parameters: collections.Counter[str] = collections.Counter()
+    costs: dict[str, Size] = {}
+    counted: set[int] = set()
+    for node in all_nodes(model):
+        path = module_of(node)
+        held = {id(t): t for t in map(_held, node.inputs) if t is not None and t.size > 1 and id(t) not in counted}
+        counted |= set(held)
+        size = sum(_parameters(_weight("", tensor)) for tensor in held.values())
+        for above in _above(path):
+            nodes[above] += 1
+            parameters[above] += size
+    for path, cost in work.items():
+        for above in _above(path):
+            costs[above] = costs.get(above, 0) + cost
+    if set(nodes) <= {""}:
+        return ()
+    return tuple(Module(path, nodes[path], parameters[path], costs.get(path, 0)) for path in _in_tree(nodes))
+
+
+def _held(value: ir.Value | None) -> ir.TensorProtocol | None:
+    """The weight behind a node's input."""
+    if value is None:
+        return None
+    producer = value.producer()
+    return value.const_value if producer is None else constant(producer)
+
+
+def _above(path: str) -> list[str]:
+    """``a.b.c`` is in ``a.b.c``, ``a.b``, ``a`` and the model itself."""
+    parts = path.split(".") if path else []
+    return [".".join(parts[:n]) for n in range(len(parts), -1, -1)]
+
+
+def _in_tree(paths: Iterable[str]) -> list[str]:
+    """Parents before children, children in the order they were found."""
+    children: dict[str, list[str]] = {}
+    for path in paths:
+        if path:
+            children.setdefault(path.rpartition(".")[0], []).append(path)
+    ordered, pending = [], [""]
+    while pending:
+        path = pending.pop()
+        ordered.append(path)
+        pending.extend(reversed(children.get(path, [])))
+    return ordered

@@ -1,0 +1,231 @@
+"""A description as text that fits a terminal of 80 columns."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from torchport.graph.amounts import Amount, Size, human, human_bytes
+from torchport.graph.cost import ASSUMED, Cost
+from torchport.graph.description import Description, Module, Weight
+
+WIDTH = 80
+_FEW = 10
+
+
+def text(description: Description, *, everything: bool = False, depth: int = 2) -> str:
+    """All sections that have something to say.
+
+    Args:
+        description: what to show.
+        everything: every weight, operator and module, not the first ten.
+        depth: how far into the tree of modules to go.
+    """
+    most = 10**9 if everything else _FEW
+    sections = [
+        _header(description),
+        _interface(description),
+        _cost(description),
+        _weights(description, most),
+        _operators(description, most),
+        _own(description),
+        _functions(description, most),
+        _subgraphs(description, most),
+        _modules(description, most=10**9 if everything else 2 * _FEW, depth=10**9 if everything else depth),
+    ]
+    return "\n\n".join(section for section in sections if section)
+
+
+def clip(line: str, width: int = WIDTH) -> str:
+    """The line, its middle left out if it is longer than the terminal."""
+    if len(line) <= width:
+        return line
+    return f"{line[: (width - 1) // 2]}…{line[len(line) - width // 2 :]}"
+
+
+def table(rows: Sequence[Sequence[str]], *, right: Iterable[int] = ()) -> list[str]:
+    """Rows in columns, the ones in `right` flush right; the widest columns give way until a line fits."""
+    if not rows:
+        return []
+    widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
+    while sum(widths) + 2 * len(widths) > WIDTH:
+        widths[widths.index(max(widths))] -= 1
+    numbers = set(right)
+    lines = []
+    for row in rows:
+        cells = [clip(cell, width) for cell, width in zip(row, widths, strict=True)]
+        aligned = [c.rjust(widths[n]) if n in numbers else c.ljust(widths[n]) for n, c in enumerate(cells)]
+        lines.append(("  " + "  ".join(aligned)).rstrip())
+    return lines
+
+
+def amount(size: Size, *, of_bytes: bool = False) -> str:
+    """For people: ``1.62M·batch``, ``12.98M``."""
+    if isinstance(size, Amount):
+        return size.text(of_bytes=of_bytes)
+    return human_bytes(size) if of_bytes else human(size)
+
+
+def shape_text(dtype: str, shape: Sequence[Any] | None) -> str:
+    """``float32[batch,3,?]``"""
+    return dtype + ("" if shape is None else f"[{','.join('?' if d is None else str(d) for d in shape)}]")
+
+
+def wrapped(label: str, content: str) -> str:
+    """A labelled line, continued under itself."""
+    start = f"  {label:<11} "
+    whole = re.sub(r"(\d) (?=B|[KMGT]iB)", "\\1\xa0", content)  # a number and its unit stay together
+    filled = textwrap.fill(
+        whole,
+        WIDTH,
+        initial_indent=start,
+        subsequent_indent=" " * len(start),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return "\n".join(map(clip, filled.replace("\xa0", " ").splitlines()))
+
+
+def short(size: Size) -> str:
+    """Its largest term, where the whole is too long for a column."""
+    whole = amount(size)
+    return whole if len(whole) <= 26 else whole.partition(" + ")[0] + " + …"
+
+
+def _header(d: Description) -> str:
+    opsets = ", ".join(f"{domain} {version}" for domain, version in d.opsets.items())
+    lines = [clip(d.path or d.name or "model")]
+    lines.append(wrapped("format", f"IR version {d.ir_version}, opset {opsets}"))
+    if d.producer:
+        lines.append(wrapped("made by", d.producer + (f", route {d.origin['route']}" if "route" in d.origin else "")))
+    lines.append(wrapped("proof", _proof(d)))
+    for key, value in d.metadata.items():
+        lines.append(wrapped("metadata", clip(f"{key}: {' '.join(value.split())}", 2 * WIDTH)))
+    return "\n".join(lines)
+
+
+def _proof(d: Description) -> str:
+    if "unproven" in d.origin:
+        return f"NONE: saved unproven, {d.origin['unproven']}"
+    if d.proof is None:
+        return "none is saved with the model"
+    cases = d.proof.get("cases")
+    passed = cases.get("pass", "?") if isinstance(cases, dict) else "?"
+    if not d.proof.get("passed"):
+        return "FAILED"
+    worst = d.proof.get("max_rel")
+    error = f", largest relative error {worst:.1e}" if isinstance(worst, float) else ""
+    return f"{passed} cases agreed with PyTorch in {d.proof.get('engine', '?')}{error}"
+
+
+def _interface(d: Description) -> str:
+    rows = [("in", i) for i in d.inputs] + [("out", o) for o in d.outputs]
+    return "\n".join(table([(side, info.name, shape_text(info.dtype, info.shape)) for side, info in rows]))
+
+
+def _cost(d: Description) -> str:
+    lines = [
+        "size and cost",
+        wrapped("parameters", f"{human(d.parameters)} ({d.parameters:,}), {human_bytes(d.weight_bytes)} of weights"),
+    ]
+    lines += _run(d.cost, notes=True)
+    if d.cost_at is not None:
+        lines.append("  at " + ", ".join(f"{name}={size}" for name, size in d.at.items()))
+        lines += _run(d.cost_at, notes=not d.symbols)
+    return "\n".join(lines)
+
+
+def _run(cost: Cost, *, notes: bool) -> list[str]:
+    exact = isinstance(cost.multiply_adds, int)
+    count = f" ({cost.multiply_adds:,})" if exact and cost.multiply_adds else ""
+    lines = [
+        wrapped("mult-adds", amount(cost.multiply_adds) + count),
+        wrapped("peak memory", f"{amount(cost.peak, of_bytes=True)} of activations at once"),
+        wrapped("activations", f"{amount(cost.activations, of_bytes=True)} altogether"),
+    ]
+    return lines + (_notes(cost) if notes else [])
+
+
+def _notes(cost: Cost) -> list[str]:
+    said = list(cost.notes[:3])
+    if isinstance(cost.peak, Amount) and len(cost.peak.terms) > 1:
+        said.append(f"the peak is the one if every dynamic dimension is {ASSUMED}; --at tells it for others")
+    missing = cost.unknown or cost.unsized
+    if missing:
+        what = f"{len(cost.unknown)} nodes" if cost.unknown else f"the memory of {len(cost.unsized)} values"
+        said.append(f"not counted, as a shape is unknown: {what}, first '{missing[0]}'")
+    return [wrapped("note", note) for note in said]
+
+
+def _weights(d: Description, most: int) -> str:
+    if not d.weights:
+        return ""
+    kinds = ", ".join(f"{t.count} {t.dtype} of {human_bytes(t.bytes)}" for t in d.dtypes)
+    files = sorted({w.file for w in d.weights if w.file})
+    lines = [f"weights: {len(d.weights)}, {human_bytes(d.weight_bytes)}", wrapped("dtypes", kinds)]
+    lines += [wrapped("data in", ", ".join(files))] if files else []
+    lines += table([_weight_row(w) for w in d.weights[:most]], right=(0,))
+    return "\n".join(lines + _rest(len(d.weights), most))
+
+
+def _weight_row(weight: Weight) -> tuple[str, ...]:
+    return human_bytes(weight.bytes), weight.name, shape_text(weight.dtype, weight.shape)
+
+
+def _operators(d: Description, most: int) -> str:
+    heading = f"operators: {len(d.operators)}, {d.nodes} nodes"
+    costs = d.cost.by_operator
+    rows = [
+        (str(n), name, short(costs[name]) + " mult-adds" if name in costs else "") for name, n in d.operators.items()
+    ]
+    return "\n".join([heading, *table(rows[:most], right=(0,)), *_rest(len(rows), most)])
+
+
+def _own(d: Description) -> str:
+    if not d.own_operators:
+        return ""
+    rows = []
+    for op in d.own_operators:
+        runs = f"kernel in {op.library}" if op.library else "body in the model" if op.body else "no library is named"
+        rows.append((str(op.count), op.name, runs))
+    return "\n".join(["operators of other domains", *table(rows, right=(0,))])
+
+
+def _functions(d: Description, most: int) -> str:
+    if not d.functions:
+        return ""
+    rows = [(f.name, f"{f.nodes} nodes", f"called {f.calls} times") for f in d.functions]
+    return "\n".join([f"local functions: {len(rows)}", *table(rows[:most], right=(1,)), *_rest(len(rows), most)])
+
+
+def _subgraphs(d: Description, most: int) -> str:
+    if not d.subgraphs:
+        return ""
+    rows = [
+        (f"{s.operator}.{s.attribute}", s.node, f"{s.nodes} nodes", f"takes {len(s.captured)} from outside")
+        for s in d.subgraphs
+    ]
+    return "\n".join([f"branches and bodies: {len(rows)}", *table(rows[:most]), *_rest(len(rows), most)])
+
+
+def _modules(d: Description, *, most: int, depth: int) -> str:
+    if not d.modules:
+        return ""
+    shown = [m for m in d.modules if (m.path.count(".") + 1 if m.path else 0) <= depth]
+    rows = [("nodes", "parameters", "mult-adds", "module"), *map(_module_row, shown[:most])]
+    deeper = len(d.modules) - len(shown)
+    rest = _rest(len(shown), most) or ([f"  and {deeper} deeper ones (--depth, --all)"] if deeper else [])
+    return "\n".join(["modules", *table(rows, right=(0, 1, 2)), *rest])
+
+
+def _module_row(module: Module) -> tuple[str, ...]:
+    level = module.path.count(".") + 1 if module.path else 0
+    name = module.path.rpartition(".")[2] or "(the model)"
+    work = short(module.multiply_adds) if module.multiply_adds != 0 else "-"
+    return str(module.nodes), human(module.parameters) if module.parameters else "-", work, "  " * level + name
+
+
+def _rest(count: int, most: int) -> list[str]:
+    return [f"  and {count - most} more (--all shows them)"] if count > most else []

@@ -1,0 +1,1 @@
+"""What `lint` looks for, one kind of fault a file."""

@@ -1,0 +1,135 @@
+"""Operators that a chosen engine cannot run, in the types they are used with.
+
+The engine is asked, not known: its module has a function `has_kernels(model: onnx.ModelProto) -> bool`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+from onnx import ModelProto
+
+from torchport.errors import EngineError, EngineMissingError
+from torchport.graph.cost import subgraphs
+from torchport.graph.describing import all_nodes, dtype_name, is_own, operator_name
+from torchport.graph.faults import Fault
+from torchport.graph.kernels.element_types import fill_in
+from torchport.graph.kernels.fitting import one_node, use_of
+
+
+def check_engine(engine: str) -> None:
+    """Raises EngineMissingError if there is no engine of that name here."""
+    known = sorted(e.name for e in entry_points(group="torchport.engines"))
+    if engine not in known:
+        raise EngineMissingError(f"there is no engine '{engine}' here", next_step=f"use one of: {', '.join(known)}")
+
+
+def faults(proto: ModelProto, engine: str) -> Iterator[Fault]:
+    """Args: a well-formed model without its large weights, and the engine's name."""
+    too_new = _too_new(proto, engine)
+    if too_new is not None:
+        yield too_new
+        return
+    has_kernels = _asked(engine)
+    if has_kernels is None:
+        yield Fault(
+            "note", "no-kernel", f"the engine '{engine}' does not say which kernels it has", "try `torchport run`"
+        )
+        return
+    model = ir.from_proto(_typed(proto))
+    fill_in(model.graph, model.opset_imports.get("", 1))
+    answers: dict[Any, bool] = {}
+    for node in all_nodes(model):
+        if is_own(node.domain):
+            yield from _own(model, node)
+            continue
+        use = use_of(node)
+        if subgraphs(node) or node.op_identifier() in model.functions or not _plain(node):
+            continue  # what is inside is looked at by itself
+        if use not in answers:
+            answers[use] = has_kernels(one_node(node, use, model))
+        if not answers[use]:
+            yield _missing(node, engine)
+
+
+def _too_new(proto: ModelProto, engine: str) -> Fault | None:
+    """Whether the engine takes the IR version and opsets at all: it is given a model of them that does nothing."""
+    value = ir.val("x", ir.DataType.FLOAT, [1])
+    node = ir.node("Identity", [value])
+    node.outputs[0].name, node.outputs[0].type, node.outputs[0].shape = "y", value.type, value.shape
+    imports = {opset.domain: opset.version for opset in proto.opset_import}
+    graph = ir.Graph([value], [node.outputs[0]], nodes=[node], name="probe", opset_imports={"": 13, **imports})
+    model = ir.Model(graph, ir_version=proto.ir_version)
+    try:
+        _entry(engine).load()(model)
+    except EngineError as error:
+        versions = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in imports.items())
+        what = f"{engine} does not take a model of IR version {proto.ir_version} and opset {versions}"
+        reason = error.what.partition(": ")[2]
+        advice = "upgrade the engine, or save the model with an older opset and IR version"
+        return Fault("error", "too-new", f"{what}: {reason[:120]}" if reason else what, advice)
+    return None
+
+
+def _plain(node: ir.Node) -> bool:
+    """Whether its types are known, and are those of tensors: a model of one node has no others."""
+    values = [value for value in (*node.inputs, *node.outputs) if value is not None and value.name]
+    tensors = all(isinstance(value.type, ir.TensorType | None) for value in values)
+    return tensors and all(value.dtype is not None for value in values)
+
+
+def _asked(engine: str) -> Callable[[ModelProto], bool] | None:
+    return getattr(sys.modules[_entry(engine).load().__module__], "has_kernels", None)
+
+
+def _entry(engine: str) -> EntryPoint:
+    return next(e for e in entry_points(group="torchport.engines") if e.name == engine)
+
+
+def _typed(proto: ModelProto) -> ModelProto:
+    try:
+        return onnx.shape_inference.infer_shapes(proto, data_prop=True)
+    except Exception:  # noqa: BLE001 - said by another rule
+        return proto
+
+
+def _missing(node: ir.Node, engine: str) -> Fault:
+    types = ", ".join(dtype_name(v.dtype) for v in node.inputs if v is not None)
+    return Fault(
+        "error",
+        "no-kernel",
+        f"{engine} has no kernel of {operator_name(node)} for ({types}), which node '{node.name}' wants",
+        "cast to a type it has (`torchport ops show` lists them), or take another engine",
+        node=node.name or "",
+        source=node.metadata_props.get("torchport.source", ""),
+    )
+
+
+def _own(model: ir.Model, node: ir.Node) -> Iterator[Fault]:
+    if node.op_identifier() in model.functions:
+        return
+    name = operator_name(node)
+    library = _libraries(model).get(name)
+    where = f"its kernel is in {library}" if library else "the model names no library for it"
+    yield Fault(
+        "warning" if library else "error",
+        "own-operator",
+        f"node '{node.name}' is {name}, which no engine brings: {where}",
+        f"open it with its library: torchport run --library {library or 'LIBRARY'}",
+        node=node.name or "",
+        source=node.metadata_props.get("torchport.source", ""),
+    )
+
+
+def _libraries(model: ir.Model) -> dict[str, str]:
+    try:
+        entries = json.loads(model.metadata_props.get("torchport.operators", "[]"))
+        return {e["name"]: e["library"] for e in entries if "library" in e}
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return {}

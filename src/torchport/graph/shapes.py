@@ -1,0 +1,315 @@
+"""The shape of every value in a model, symbolic in the dynamic dimensions or at given sizes.
+
+Three sources, in this order: what the file states, what onnx infers, and for dimensions that onnx gives up on (a
+convolution of a symbolic height) the formulas here. No weight is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+from onnx import GraphProto, ModelProto, TensorProto
+
+from torchport.graph.amounts import Amount, Size, size_of
+from torchport.graph.views import reference, settled, to_proto
+
+Shape = tuple[Size | None, ...]
+
+_SMALL = 1024  # bytes of a weight worth showing to inference, as it may be a shape
+
+
+class Shapes:
+    """Shapes by value, as `Shape`; None where nobody knows."""
+
+    def __init__(self, model: ir.Model, sizes: Mapping[str, int] | None = None, *, like: Shapes | None = None) -> None:
+        """Args: the model, sizes of dynamic dimensions, and shapes of the same model, to save some time."""
+        self._sizes = dict(sizes or {})
+        self._bare: ModelProto | None = like._bare if like is not None else None
+        self._known: dict[int, Shape | None] = {}
+        self._dtypes: dict[int, ir.DataType | None] = {}
+        self.model = model  # its values' ids are the keys
+        self._take_stated(model)
+        if self._gaps(model):
+            self._take_inferred(model)
+            self._fill(model)
+
+    def of(self, value: ir.Value | None) -> Shape | None:
+        return None if value is None else self._known.get(id(value))
+
+    def dtype(self, value: ir.Value) -> ir.DataType | None:
+        return self._dtypes.get(id(value))
+
+    def symbols(self) -> tuple[str, ...]:
+        """The names of dimensions that are still open."""
+        amounts = [d for shape in self._known.values() for d in shape or () if isinstance(d, Amount)]
+        return tuple(dict.fromkeys(name for amount in amounts for name in amount.symbols))
+
+    def _take_stated(self, model: ir.Model) -> None:
+        inputs = {id(v) for v in model.graph.inputs}
+        for graph in model.graphs():
+            for value in values_of(graph):
+                self._known[id(value)] = self._read(value, unnamed=str(value.name) if id(value) in inputs else "")
+                self._dtypes[id(value)] = value.dtype
+
+    def _read(self, value: ir.Value, *, unnamed: str = "") -> Shape | None:
+        if value.const_value is not None:
+            return tuple(value.const_value.shape.numpy())
+        if value.shape is None:
+            return None
+        found = [d if isinstance(d, int) else d.value for d in value.shape]
+        named = [f"{unnamed}:{n}" if d is None and unnamed else d for n, d in enumerate(found)]
+        return tuple(size_of(d, self._sizes) if isinstance(d, str) else d for d in named)
+
+    def _gaps(self, model: ir.Model) -> bool:
+        return any(
+            (shape := self._known.get(id(v))) is None or None in shape or v.dtype is None
+            for graph in model.graphs()
+            for node in graph
+            for v in node.outputs
+        )
+
+    def _take_inferred(self, model: ir.Model) -> None:
+        try:
+            self._bare = self._bare or without_weights(model)
+            proto = ModelProto()
+            proto.CopyFrom(self._bare)
+            for message in _graphs(proto):
+                for info in (*message.input, *message.output, *message.value_info):
+                    self._settle(info)
+            for info in proto.graph.input:
+                _name_dimensions(info)
+            found = onnx.shape_inference.infer_shapes(proto, data_prop=True)
+        except Exception:  # noqa: BLE001 - a graph that inference does not like is still described
+            return
+        for graph, typed in _side_by_side(model.graph, found.graph):
+            by_name = {info.name: info for info in (*typed.output, *typed.value_info)}
+            for node in graph:
+                for value in node.outputs:
+                    if value.name in by_name:
+                        self._take(value, by_name[value.name].type)
+
+    def _take(self, value: ir.Value, kind: onnx.TypeProto) -> None:
+        if not kind.HasField("tensor_type"):
+            return
+        tensor = kind.tensor_type
+        self._dtypes[id(value)] = self._dtypes[id(value)] or ir.DataType(tensor.elem_type)
+        if tensor.HasField("shape"):
+            inferred = tuple(self._size(dim) for dim in tensor.shape.dim)
+            self._known[id(value)] = _merged(self._known[id(value)], inferred)
+
+    def _size(self, dim: Any) -> Size | None:
+        if dim.HasField("dim_value"):
+            return int(dim.dim_value)
+        made_up = dim.dim_param.startswith("unk__")  # onnx's name for what it cannot know
+        return size_of(dim.dim_param, self._sizes) if dim.dim_param and not made_up else None
+
+    def _settle(self, info: onnx.ValueInfoProto) -> None:
+        """Write the given sizes into a stated shape."""
+        if not info.type.HasField("tensor_type") or not info.type.tensor_type.HasField("shape"):
+            return
+        for axis, dim in enumerate(info.type.tensor_type.shape.dim):
+            name = dim.dim_param or ("" if dim.HasField("dim_value") else f"{info.name}:{axis}")
+            size = size_of(name, self._sizes) if name and self._sizes else None
+            if isinstance(size, int):
+                dim.dim_value = size
+
+    def _fill(self, model: ir.Model) -> None:
+        for node in ir.traversal.RecursiveGraphIterator(model.graph):
+            rule = _RULES.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+            if rule is None or not node.outputs:
+                continue
+            out = node.outputs[0]
+            shape = self._known.get(id(out))
+            if shape is None or None in shape:
+                self._known[id(out)] = _merged(shape, rule(node, [self.of(v) for v in node.inputs], shape))
+
+
+def values_of(graph: Any) -> list[ir.Value]:
+    """Every value made in a graph or function: inputs, weights and what its nodes give."""
+    weights = list(graph.initializers.values()) if hasattr(graph, "initializers") else []
+    return [*graph.inputs, *weights, *(v for node in graph for v in node.outputs)]
+
+
+def without_weights(model: ir.Model) -> ModelProto:
+    """The model's message, its large weights left out: they refer to a file that is not there."""
+
+    def small(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+        large = tensor.dtype != ir.DataType.STRING and tensor.nbytes > _SMALL
+        return reference(tensor, "left-out", 0) if large else settled(tensor)
+
+    return to_proto(model, place=small, nested=small)
+
+
+def drop_weights(proto: ModelProto) -> None:
+    """The same for a message, in place: so that a copy of it takes no memory."""
+    for graph in _graphs(proto):
+        for tensor in graph.initializer:
+            if tensor.HasField("raw_data") and len(tensor.raw_data) > _SMALL:
+                tensor.ClearField("raw_data")
+                tensor.data_location = TensorProto.EXTERNAL
+                tensor.external_data.add(key="location", value="left-out")
+
+
+def _graphs(proto: ModelProto) -> list[GraphProto]:
+    from torchport.graph.external import scopes
+
+    return [scope for scope in scopes(proto.graph, *proto.functions) if isinstance(scope, GraphProto)]
+
+
+def _side_by_side(graph: ir.Graph, message: GraphProto) -> Iterator[tuple[ir.Graph, GraphProto]]:
+    """The graphs of a model and those of its message, in pairs."""
+    pending = [(graph, message)]
+    while pending:
+        graph, message = pending.pop()
+        yield graph, message
+        for node, other in zip(graph, message.node, strict=True):
+            for given in other.attribute:
+                if given.HasField("g"):
+                    pending.append((node.attributes[given.name].as_graph(), given.g))
+                elif given.graphs:
+                    pending.extend(zip(node.attributes[given.name].as_graphs(), given.graphs, strict=True))
+
+
+def _name_dimensions(info: onnx.ValueInfoProto) -> None:
+    """An input's dimension without a name is called ``x:0``, by input and axis."""
+    if info.type.HasField("tensor_type") and info.type.tensor_type.HasField("shape"):
+        for axis, dim in enumerate(info.type.tensor_type.shape.dim):
+            if not dim.HasField("dim_value") and not dim.dim_param:
+                dim.dim_param = f"{info.name}:{axis}"
+
+
+def _merged(stated: Shape | None, found: Shape | None) -> Shape | None:
+    if stated is None or found is None or len(stated) != len(found):
+        return found if stated is None else stated
+    return tuple(_better(a, b) for a, b in zip(stated, found, strict=True))
+
+
+def _better(a: Size | None, b: Size | None) -> Size | None:
+    return b if a is None or (isinstance(b, int) and not isinstance(a, int)) else a
+
+
+# --- what onnx does not infer of symbolic dimensions ------------------------------------------------------------------
+
+_Rule = Callable[[ir.Node, list["Shape | None"], "Shape | None"], "Shape | None"]
+
+
+def attribute(node: ir.Node, name: str, default: Any) -> Any:
+    """An attribute's value, the default where it is missing or is a function's parameter."""
+    found = node.attributes.get(name)
+    return default if found is None or found.is_ref() else found.value
+
+
+def _same(node: ir.Node, inputs: list[Shape | None], output: Shape | None) -> Shape | None:
+    return inputs[0]
+
+
+def _broadcast(node: ir.Node, inputs: list[Shape | None], output: Shape | None) -> Shape | None:
+    known = [shape for shape in inputs if shape is not None]
+    if len(known) < len(inputs):
+        return None
+    rank = max(map(len, known), default=0)
+    padded = [(1,) * (rank - len(shape)) + shape for shape in known]
+    return tuple(_widest(column) for column in zip(*padded, strict=True))
+
+
+def _widest(sizes: tuple[Size | None, ...]) -> Size | None:
+    others = [size for size in sizes if size != 1]
+    numbers = [size for size in others if isinstance(size, int)]
+    return (numbers or others or [1])[0]
+
+
+def _window(node: ir.Node, inputs: list[Shape | None], output: Shape | None) -> Shape | None:
+    """Convolution and pooling: ``(size + pads - dilation·(kernel - 1) - 1) // stride + 1``."""
+    image = inputs[0]
+    if image is None:
+        return None
+    weight = inputs[1] if node.op_type == "Conv" and len(inputs) > 1 else None
+    space = image[2:]
+    kernel = attribute(node, "kernel_shape", weight[2:] if weight else None)
+    if kernel is None or len(kernel) != len(space):
+        return None
+    channels = weight[0] if weight else image[1]
+    return (image[0], channels, *(_slid(node, size, axis, kernel[axis], len(space)) for axis, size in enumerate(space)))
+
+
+def _slid(node: ir.Node, size: Size | None, axis: int, kernel: Any, rank: int) -> Size | None:
+    if size is None or not isinstance(kernel, int):
+        return None
+    stride = attribute(node, "strides", [1] * rank)[axis]
+    if attribute(node, "auto_pad", "NOTSET").startswith("SAME"):
+        return (size + (stride - 1)) // stride
+    pads = attribute(node, "pads", [0] * 2 * rank) if attribute(node, "auto_pad", "NOTSET") == "NOTSET" else [0] * 99
+    reach = attribute(node, "dilations", [1] * rank)[axis] * (kernel - 1) + 1
+    rest = size + (pads[axis] + pads[axis + rank] - reach)
+    if attribute(node, "ceil_mode", 0):
+        rest = rest + (stride - 1)
+    return rest // stride + 1
+
+
+def _concat(node: ir.Node, inputs: list[Shape | None], output: Shape | None) -> Shape | None:
+    first = inputs[0]
+    if first is None or any(shape is None or len(shape) != len(first) for shape in inputs):
+        return None
+    axis = attribute(node, "axis", 0) % len(first)
+    along = [shape[axis] for shape in inputs if shape is not None]
+    total: Size | None = None if None in along else sum((d for d in along if d is not None), start=0)
+    return (*first[:axis], total, *first[axis + 1 :])
+
+
+def _transpose(node: ir.Node, inputs: list[Shape | None], output: Shape | None) -> Shape | None:
+    shape = inputs[0]
+    if shape is None:
+        return None
+    order = attribute(node, "perm", range(len(shape))[::-1])
+    return tuple(shape[axis] for axis in order) if sorted(order) == list(range(len(shape))) else None
+
+
+def _resize(node: ir.Node, inputs: list[Shape | None], output: Shape | None) -> Shape | None:
+    scales = next((v for v in node.inputs[1:3] if v is not None and v.dtype == ir.DataType.FLOAT), None)
+    tensor = None if scales is None else scales.const_value
+    if inputs[0] is None or tensor is None or tensor.size != len(inputs[0]):
+        return None
+    from fractions import Fraction
+
+    factors = [Fraction(float(f)).limit_denominator(4096) for f in tensor.numpy().reshape(-1)]
+    return tuple(
+        None if d is None else d * f.numerator // f.denominator for d, f in zip(inputs[0], factors, strict=True)
+    )
+
+
+_ALIKE = (
+    *("Relu", "LeakyRelu", "PRelu", "Sigmoid", "Tanh", "Erf", "Exp", "Log", "Sqrt", "Neg", "Abs", "Softplus", "Gelu"),
+    *(
+        "HardSigmoid",
+        "HardSwish",
+        "Mish",
+        "Elu",
+        "Selu",
+        "Celu",
+        "Clip",
+        "Cast",
+        "Identity",
+        "Dropout",
+        "Floor",
+        "Ceil",
+    ),
+    *("Softmax", "LogSoftmax", "BatchNormalization", "InstanceNormalization", "LayerNormalization", "LRN", "Not"),
+    *("GroupNormalization", "RMSNormalization", "CumSum", "Reciprocal", "Round", "Sign", "Sin", "Cos", "Swish"),
+    *("QuantizeLinear", "DequantizeLinear", "LpNormalization", "Trilu", "IsNaN", "IsInf", "HardSwish"),
+)
+_WIDE = (
+    *("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Mean", "Sum", "Mod", "Where", "And", "Or", "Xor"),
+    *("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"),
+)
+_RULES: dict[str, _Rule] = {
+    **dict.fromkeys(_ALIKE, _same),
+    **dict.fromkeys(_WIDE, _broadcast),
+    **dict.fromkeys(("Conv", "MaxPool", "AveragePool", "LpPool"), _window),
+    "Concat": _concat,
+    "Transpose": _transpose,
+    "Resize": _resize,
+    "Upsample": _resize,
+}
