@@ -63,6 +63,9 @@ class Dim:
         return self.min <= root_size and (self.max is None or root_size <= self.max)
 
 
+MARK = "torchport.python_call"  # on a node: the PyTorch call it stands for, in this process only; never saved
+
+
 @dataclasses.dataclass(frozen=True)
 class Origin:
     """Where an ONNX node comes from."""

@@ -275,3 +275,46 @@ def test_names_of_new_operators(tmp_path: Path) -> None:
 def test_a_library_that_cannot_be_written_is_an_error_in_words() -> None:
     done = CliRunner().invoke(cli, ["ops", "build", str(KERNELS), "-o", "/proc/nothing.so"])
     assert "cannot be written" in (done.output + str(done.exception))
+
+
+def test_the_garbage_collector_may_take_options_before_the_session() -> None:
+    """ONNX Runtime unloads a library with the options it was registered in; kernels must not be gone by then."""
+    import gc
+
+    import onnxruntime
+
+    from torchport.engines.onnxruntime import _options
+    from torchport.graph import files
+
+    library = building.build([KERNELS])
+    define = tp.operator("tests::gc_add", schema="(Tensor a, Tensor b, float alpha=3.0) -> Tensor")
+    op = define(lambda a, b, alpha=3.0: a * alpha + b)
+    op.onnx("tests::ScaleAdd")
+    op.kernel(KERNELS)
+    exported = tp.export(lambda a, b: op(a, b), (torch.randn(3), torch.randn(3)), route="export")
+    options = _options([str(library)])
+    session = onnxruntime.InferenceSession(files.to_bytes(exported.model), options, providers=["CPUExecutionProvider"])
+    session._sess_options = None
+    del options
+    gc.collect()
+    feeds = {i.name: torch.ones(3).numpy() for i in session.get_inputs()}
+    assert session.run(None, feeds)[0].tolist() == [4.0, 4.0, 4.0]
+    del session
+    gc.collect()
+    defining.forget("tests::gc_add")
+
+
+def test_saving_by_hand_leaves_no_marks(tmp_path: Path) -> None:
+    class Marked(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):  # type: ignore[no-untyped-def]
+            return x + 1
+
+        @staticmethod
+        def symbolic(g, x):  # type: ignore[no-untyped-def]
+            return g.op("tests::Marked", x)
+
+    exported = tp.export(lambda x: Marked.apply(x), (torch.randn(3),), route="export")
+    tp.graph.save(exported.model, tmp_path / "m.onnx")
+    assert b"python_call" not in (tmp_path / "m.onnx").read_bytes()
+    assert tp.session(exported.model).in_python == ("tests::Marked",)  # the model in memory still knows

@@ -48,7 +48,7 @@ def names(text: str | None) -> list[str]:
 
 
 def show_part(part: object, path: str, as_json: bool) -> None:
-    from torchport.graph.describe import tensor_infos
+    from torchport.graph.describing import tensor_infos
 
     graph = part.graph  # type: ignore[attr-defined]
     own = [v for v in graph.inputs if str(v.name) not in graph.initializers]

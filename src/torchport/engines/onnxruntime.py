@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 import re
@@ -69,8 +70,19 @@ def _options(libraries: Sequence[str] = ()) -> ort.SessionOptions:
     options = ort.SessionOptions()
     options.log_severity_level = _QUIET
     for path in libraries:
+        _stay_loaded(path)
         options.register_custom_ops_library(path)
     return options
+
+
+@functools.cache
+def _stay_loaded(path: str) -> ctypes.CDLL:
+    """Keep a library in this process for good.
+
+    ONNX Runtime unloads it with the options it was registered in. Where the garbage collector takes options and session
+    together, the options may go first, and the session's kernels are destroyed by code that is no longer there.
+    """
+    return ctypes.CDLL(path)
 
 
 def _open_sharing(model: ir.Model, libraries: Sequence[str] = ()) -> OrtRunner:

@@ -23,6 +23,7 @@ from torchport.errors import FileError, SaveError, TorchportError
 from torchport.graph import opening, wire
 from torchport.graph.drafts import draft_inside, draft_outside
 from torchport.graph.external import check_external
+from torchport.graph.marks import unmarked
 from torchport.graph.staging import commit, staging
 from torchport.graph.targets import check_space, check_target, explain
 from torchport.graph.weights import bodies, unread_tensors, weights
@@ -91,7 +92,7 @@ def save(model: ir.Model, path: str | os.PathLike[str], *, external: bool | None
     outside = size > INLINE_LIMIT if external is None else external
     if outside:  # where weights that are one object are written once
         size = sum(tensor.nbytes for tensor in {id(t): t for t in weights(model)}.values())
-    with _explained(target, size):
+    with _explained(target, size), unmarked(model):
         _check_sources(model)
         check_space(target, size)
         with staging(target) as folder:
@@ -113,7 +114,7 @@ def to_bytes(model: ir.Model) -> bytes:
         SaveError: it takes more than the 2 GiB protobuf allows.
     """
     out = io.BytesIO()
-    with _explained(Path("memory"), weight_bytes(model)):
+    with _explained(Path("memory"), weight_bytes(model)), unmarked(model):
         wire.write_inside(model, out)
     return out.getvalue()
 

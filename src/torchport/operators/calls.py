@@ -7,11 +7,10 @@ which saving takes off.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,9 +19,8 @@ import torch
 
 from torchport.errors import EngineError
 from torchport.operators import defining
+from torchport.records import MARK
 from torchport.tensors import to_numpy, to_torch
-
-MARK = "torchport.python_call"
 
 # what ONNX and its engines bring; every other domain is somebody's own
 KNOWN_DOMAINS = frozenset(
@@ -81,18 +79,6 @@ def remember(node: ir.Node, call: Call) -> None:
     node.metadata_props[MARK] = key
     for value in node.outputs:
         value.type = None  # the symbolic's builder guessed; torch's exporter knows
-
-
-@contextlib.contextmanager
-def unmarked(model: ir.Model) -> Iterator[None]:
-    """The model without marks, for saving: in another process they mean nothing."""
-    marked = [n for n in ir.traversal.RecursiveGraphIterator(model.graph) if MARK in n.metadata_props]
-    taken = [n.metadata_props.pop(MARK) for n in marked]
-    try:
-        yield
-    finally:
-        for node, mark in zip(marked, taken, strict=True):
-            node.metadata_props[MARK] = mark
 
 
 def is_custom(node: ir.Node) -> bool:

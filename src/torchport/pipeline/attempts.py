@@ -23,7 +23,7 @@ from torchport.engines.base import Session, open_session
 from torchport.engines.onnxruntime import has_kernels
 from torchport.errors import CaptureError, EngineError, InputError, OpsetError, ProofError, RefusedError, TorchportError
 from torchport.graph import kernels, opset as opsets
-from torchport.graph.describe import tensor_infos
+from torchport.graph.describing import tensor_infos
 from torchport.pipeline.job import Job
 from torchport.proving import sampling
 from torchport.records import Attempt, Exported, Finding, Proof

@@ -15,7 +15,6 @@ from torchport.capture import choose
 from torchport.capture.state import Mode
 from torchport.errors import OptionError
 from torchport.graph import files, opset as opsets
-from torchport.operators import calls
 from torchport.pipeline.attempts import Attempts
 from torchport.pipeline.job import Job, Progress
 from torchport.records import Exported, Finding
@@ -117,7 +116,7 @@ def export(
     exported = attempts.result(best, str(target) if target else None, findings)
     if target is not None:
         job.say("saving")
-        with silence(), calls.unmarked(exported.model):
+        with silence():
             files.save(exported.model, target, external=external_data)
     return exported
 
