@@ -91,7 +91,14 @@ def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
         "-o",
         "m.onnx",
     ]
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background job is deaf to it
+    )
     deadline = time.time() + 60
     while not (tmp_path / "started").exists() and time.time() < deadline:
         time.sleep(0.1)
