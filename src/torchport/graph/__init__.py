@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torchport.graph.cutting import cut as cut
     from torchport.graph.describing import describe as describe
-    from torchport.graph.editing import bypass as bypass
+    from torchport.graph.edits.removing import bypass as bypass
     from torchport.graph.exposing import expose as expose
     from torchport.graph.files import load as load, save as save
     from torchport.graph.linting import lint as lint
@@ -23,7 +23,7 @@ __all__ = ["bypass", "cut", "describe", "expose", "lint", "load", "look", "save"
 _HOMES = {
     "load": "files",
     "save": "files",
-    "bypass": "editing",
+    "bypass": "edits.removing",
     "cut": "cutting",
     "describe": "describing",
     "expose": "exposing",

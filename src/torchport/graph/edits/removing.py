@@ -1,10 +1,11 @@
-"""Change a graph in place."""
+"""Take nodes out of a graph."""
 
 from __future__ import annotations
 
 import onnx_ir as ir
 
 from torchport.errors import InputError
+from torchport.graph.edits.choosing import chosen_nodes, forget_unused_domains
 
 
 def bypass(model: ir.Model, node: str) -> int:
@@ -22,26 +23,13 @@ def bypass(model: ir.Model, node: str) -> int:
         >>> tp.graph.bypass(model, "devtech::FooOp")
         >>> tp.graph.save(model, "removed.onnx")
     """
-    found = [n for n in ir.traversal.RecursiveGraphIterator(model.graph) if _is(n, node)]
-    if not found:
-        raise InputError(f"there is no node or operator '{node}' in the model")
+    found = chosen_nodes(model, node)
     for one in found:
         _check_can_be_bypassed(one)
     for one in found:
         _bypass(one)
-    used = {n.domain for n in ir.traversal.RecursiveGraphIterator(model.graph)}
-    for domain in [d for d in model.opset_imports if d and d not in used and not _in_functions(model, d)]:
-        del model.opset_imports[domain]
+    forget_unused_domains(model)
     return len(found)
-
-
-def _is(node: ir.Node, text: str) -> bool:
-    domain, _, kind = text.rpartition("::")
-    return node.name == text or (node.op_type == kind and node.domain in (domain, f"ai.onnx{domain}"))
-
-
-def _in_functions(model: ir.Model, domain: str) -> bool:
-    return any(domain in (i[0], *f.opset_imports) for i, f in model.functions.items())
 
 
 def _check_can_be_bypassed(node: ir.Node) -> None:

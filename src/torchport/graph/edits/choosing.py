@@ -1,0 +1,56 @@
+"""Which nodes and values of a model an edit means."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+from torchport.errors import InputError
+
+
+def every_node(model: ir.Model) -> Iterator[ir.Node]:
+    """The nodes of a model: of its graph, of branches and bodies inside it, and of its functions."""
+    yield from ir.traversal.RecursiveGraphIterator(model.graph)
+    for function in model.functions.values():
+        yield from ir.traversal.RecursiveGraphIterator(function)
+
+
+def chosen_nodes(model: ir.Model, text: str) -> list[ir.Node]:
+    """The nodes that a user means: a node's name, an operator (``Relu``, ``devtech::FooOp``), or names with ``*``.
+
+    Raises:
+        InputError: there is none.
+    """
+    nodes = list(every_node(model))
+    found = [n for n in nodes if n.name == text] or [n for n in nodes if _is_operator(n, text)]
+    if not found and "*" in text:
+        found = [n for n in nodes if fnmatch.fnmatchcase(n.name or "", text)]
+    if not found:
+        known = {n.name or "" for n in nodes} | {n.op_type for n in nodes}
+        close = difflib.get_close_matches(text, sorted(known), n=3, cutoff=0.5)
+        raise InputError(
+            f"there is no node or operator '{text}' in the model",
+            next_step=f"did you mean {', '.join(close)}?" if close else "`torchport inspect` lists what there is",
+        )
+    return found
+
+
+def _is_operator(node: ir.Node, text: str) -> bool:
+    domain, _, kind = text.rpartition("::")
+    return node.op_type == kind and node.domain == ("" if domain == "ai.onnx" else domain)
+
+
+def where(node: ir.Node) -> str:
+    """How an error names a node."""
+    return f"node '{node.name}' ({node.domain + '::' if node.domain else ''}{node.op_type})"
+
+
+def forget_unused_domains(model: ir.Model) -> None:
+    """Take out the imports of domains that no node is of any more."""
+    used = {n.domain for n in every_node(model)} | {i[0] for i in model.functions}
+    for scope in (model.graph, *model.functions.values()):
+        for domain in [d for d in scope.opset_imports if d and d not in used]:
+            del scope.opset_imports[domain]
