@@ -151,11 +151,12 @@ class Case:
 
 @dataclasses.dataclass(frozen=True)
 class Proof:
-    """The numeric evidence that an ONNX model gives the PyTorch model's answers."""
+    """The numeric evidence that an ONNX model gives the answers of the PyTorch model, or of another reference."""
 
     cases: tuple[Case, ...]
     findings: tuple[Finding, ...] = ()
     engine: str = "onnxruntime"
+    reference: str = "PyTorch"
 
     @property
     def passed(self) -> bool:
@@ -198,10 +199,10 @@ class Proof:
 
     def verdict_line(self) -> str:
         if self.passed:
-            return f"proven: {self.count('pass')} of {len(self.cases)} cases agree with PyTorch, none differ"
+            return f"proven: {self.count('pass')} of {len(self.cases)} cases agree with {self.reference}, none differ"
         if not self.failures:
             return f"not proven: none of the {len(self.cases)} cases could be counted"
-        return f"NOT proven: {len(self.failures)} of {len(self.cases)} cases differ from PyTorch"
+        return f"NOT proven: {len(self.failures)} of {len(self.cases)} cases differ from {self.reference}"
 
 
 _MOST_NOTES = 3

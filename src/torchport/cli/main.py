@@ -18,6 +18,7 @@ VERBS = {
     "ops": "Look operators up, and define your own.",
     "cut": "Cut a part out of a model, by tensors or by module.",
     "split": "Split a model into consecutive parts.",
+    "edit": "Change a model: rename, bypass, replace, reshape, ...",
     "inspect": "Show what an ONNX model is made of.",
     "lint": "List every fault of an ONNX model.",
     "run": "Run an ONNX model on given inputs.",

@@ -65,7 +65,7 @@ def verify(
     with job.opened():
         job.meet(
             names=_match_names(session, job.call),
-            declared=_declared_dims(session) if dynamic is None else None,
+            declared=declared_dims(session) if dynamic is None else None,
         )
         job.say("proving")
         with silence():
@@ -107,7 +107,7 @@ def _match_names(session: Session, call: Call) -> list[str]:
     )
 
 
-def _declared_dims(session: Session) -> dict[str, dict[int, Dim]]:
+def declared_dims(session: Session) -> dict[str, dict[int, Dim]]:
     """The axes that have names in the ONNX model, or hang on one: ``batch``, ``2*half``, ``length - 1``."""
     return {
         i.name: {a: dim for a, d in enumerate(i.shape or ()) if (dim := _named_dim(d)) is not None}

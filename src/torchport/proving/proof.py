@@ -63,6 +63,7 @@ class Examiner:
         examples: further sets of input arrays to try as they are.
         engine: name of the engine that runs the candidates.
         costly: whether one run takes so long that few questions must do.
+        called: what the reference is called in the proof.
     """
 
     def __init__(
@@ -76,8 +77,10 @@ class Examiner:
         examples: Sequence[Sequence[Array]] = (),
         engine: str = "onnxruntime",
         costly: bool = False,
+        called: str = "PyTorch",
     ) -> None:
         self._reference = reference
+        self._called = called
         self._inputs = sampling.with_lengths(inputs)
         self._output_names = tuple(output_names)
         self._precision = precision
@@ -148,7 +151,7 @@ class Examiner:
         cases = [self._case(q, self._arrays(q), candidate) for q in questions]
         for number, arrays in enumerate(self._examples, start=2):
             cases.append(self._case(Question(f"example {number}", "example", 0, {}), list(arrays), candidate))
-        return Proof(tuple(cases), tuple(self._findings()), self._engine)
+        return Proof(tuple(cases), tuple(self._findings()), self._engine, self._called)
 
     def replay(self, watch: Callable[[], AbstractContextManager[T]], *, branch_rounds: int) -> list[T]:
         """Ask PyTorch every question again, each under a watch, and return what the watches saw."""
@@ -163,7 +166,7 @@ class Examiner:
     def _findings(self) -> list[Finding]:
         few = "one run takes long: each dimension was tried at one other size, and at no further values"
         return [Finding(few)] * self._costly + [
-            Finding(f"PyTorch itself refuses {d.name} = {d.refused_sizes}: {d.message}")
+            Finding(f"{self._called} itself refuses {d.name} = {d.refused_sizes}: {d.message}")
             for d in self.dimensions
             if d.refused
         ]
@@ -289,14 +292,14 @@ class Examiner:
             self._answer(question) if question.values != "example" or question.label == "example" else self._ask(arrays)
         )
         if isinstance(answer, Refusal):
-            return case("outside", note=f"PyTorch refuses: {answer.message}")
+            return case("outside", note=f"{self._called} refuses: {answer.message}")
         try:
             given = candidate({i.name: a for i, a in zip(self._inputs, arrays, strict=True)})
         except EngineError as error:
             return case("error", note=error.what + (f" ({error.where})" if error.where else ""))
         missing = [n for n in self._output_names if n not in given]
         if missing or len(given) != len(self._output_names):
-            return case("fail", note=f"outputs are {list(given)}, PyTorch gives {list(self._output_names)}")
+            return case("fail", note=f"outputs are {list(given)}, {self._called} gives {list(self._output_names)}")
         outputs = [given[n] for n in self._output_names]
         checks = self._compare(answer, outputs)
         wrong = [c for c in checks if not c.ok]
@@ -305,9 +308,9 @@ class Examiner:
         if self._excuses and self._ill_conditioned(arrays, answer, outputs, checks):
             steps = [sampling.nudge_of(a.dtype.name, self._precision) for a in arrays if a.dtype.kind not in "biu"]
             moved = f"when the input moves by {max(steps, default=0.0):.0e}".replace("e-0", "e-")
-            return case("ill-conditioned", checks, f"PyTorch's own answer moves as much {moved}")
+            return case("ill-conditioned", checks, f"{self._called}'s own answer moves as much {moved}")
         if question.values not in ("example", "kept") and self._has_integers and self._lost(answer):
-            return case("outside", note="PyTorch gives no number (NaN) for the whole numbers drawn here")
+            return case("outside", note=f"{self._called} gives no number (NaN) for the whole numbers drawn here")
         return case("fail", checks, f"{wrong[0].name}: {wrong[0].problem}")
 
     def _lost(self, answer: list[Array]) -> bool:

@@ -1,0 +1,171 @@
+"""torchport edit FILE"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import click
+
+from torchport.cli.given import library_option
+from torchport.cli.own_operators import load_libraries
+from torchport.cli.show import common, print_json, progress
+from torchport.graph.edits.vocabulary import EDITS, Edit
+
+PROOF = "torchport.proof"
+
+
+class InOrder(click.Command):
+    """A command that knows in which order its edits were given: click groups the values of an option."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        given, _, order = self.make_parser(ctx).parse_args(list(args))
+        values = {name: iter(v) for name, v in given.items() if isinstance(v, list)}
+        edits = [p for p in order if p.name in _KINDS]
+        ctx.meta["torchport.edits"] = [(_KINDS[str(p.name)], next(values[str(p.name)])) for p in edits]
+        return super().parse_args(ctx, args)
+
+
+def _option(edit: Edit) -> click.Option:
+    without: dict[str, Any] = {}
+    if edit.form in ("flag", "optional name"):
+        without = {"is_flag": edit.form == "flag", "flag_value": ""}
+    return click.Option(
+        [f"--{edit.name}", _variable(edit)],
+        multiple=True,
+        metavar=edit.metavar or None,
+        help=edit.help,
+        expose_value=False,
+        **without,
+    )
+
+
+def _variable(edit: Edit) -> str:
+    return f"edit_{edit.name.replace('-', '_')}"
+
+
+_RECIPE = click.Option(
+    ["--recipe", "edit_recipe"], multiple=True, metavar="FILE", expose_value=False, help="Edits in a YAML file."
+)
+_KINDS: dict[str, Edit | None] = {"edit_recipe": None, **{_variable(e): e for e in EDITS.values()}}
+
+
+@click.command("edit", cls=InOrder, short_help="Change a model: rename, bypass, replace, reshape, ...")
+@click.argument("file", metavar="FILE")
+@click.option("--output", "-o", required=True, metavar="FILE", help="Where to save it; FILE itself will do.")
+@click.option("--verify", is_flag=True, help="Save it only if it answers as before.")
+@click.option(
+    "--input", "-i", "inputs", multiple=True, metavar="SPEC", help="For --verify: x=x.npy, x=int64[2,8]@0..99, n=3."
+)
+@library_option
+@click.pass_context
+@common
+def command(
+    ctx: click.Context,
+    file: str,
+    output: str,
+    verify: bool,
+    inputs: tuple[str, ...],
+    libraries: tuple[str, ...],
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Change the model FILE by edits, in the order they are given, and save it.
+
+    \b
+    torchport edit model.onnx --bypass FooOp --rename x=image -o out.onnx
+    torchport edit model.onnx --set-dim x:0=batch --verify -o out.onnx
+    torchport edit model.onnx --recipe changes.yaml -o out.onnx
+
+    A value in braces is read as YAML, for all that an edit takes:
+    --replace '{what: Erf, by: "my::Erf", attributes: {fast: 1}}'
+    """
+    with progress(quiet or as_json) as say:
+        from torchport.graph.edits.recipe import from_text, read_steps
+
+        steps = []
+        for kind, text in ctx.meta["torchport.edits"]:
+            steps += read_steps(text) if kind is None else [from_text(kind, text or None)]
+        if not steps:
+            raise click.UsageError("no edit is given; torchport edit --help lists them")
+        say("loading")
+        done, proof = _run(file, output, steps, say, _Verifying(inputs, libraries) if verify else None)
+    if as_json:
+        print_json({"path": output, "edits": done, "proof": proof})
+        return
+    for one in done:
+        click.echo(f"{one['edit']}: {one['changed']} changed")
+    click.echo(str(proof) if proof is not None else "not verified: --verify proves that it answers as before")
+    click.echo(f"saved to {output}")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Verifying:
+    inputs: tuple[str, ...]
+    libraries: tuple[str, ...]
+
+
+def _run(file: str, output: str, steps: list[Any], say: Any, verifying: _Verifying | None) -> Any:
+    from torchport.errors import TorchportError
+    from torchport.graph import files
+    from torchport.graph.edits.recipe import apply, told
+
+    files.check_target(output)
+    model = files.load(file)
+    proven = model.metadata_props.get(PROOF)
+    done = []
+    for step in steps:
+        say(f"editing: {step.edit.name}")
+        try:
+            model, changed = apply(model, _with_state_dict(step))
+        except TorchportError as error:
+            raise told(error, step) from error
+        done.append({"edit": str(step), "changed": changed})
+    proof = None
+    if verifying is not None:
+        say("proving")
+        proof = _prove(file, model, verifying)
+        if proven is not None:
+            model.metadata_props[PROOF] = proven  # what it was proven to answer, it answers still
+    say("saving")
+    files.save(model, output)
+    return done, proof
+
+
+def _prove(file: str, model: Any, verifying: _Verifying) -> Any:
+    from torchport.cli import arrays
+    from torchport.engines.base import open_session
+    from torchport.errors import ProofError
+    from torchport.pipeline.same_meaning import prove_same
+
+    libraries = load_libraries(verifying.libraries)
+    given = None
+    if verifying.inputs:
+        given = arrays.read(open_session(model, libraries=libraries), verifying.inputs, seed=0)
+    proof = prove_same(file, model, inputs=given, libraries=libraries)
+    if not proof.passed:
+        raise ProofError("the changed model does not answer as before", proof=proof, next_step="nothing was saved")
+    return proof
+
+
+def _with_state_dict(step: Any) -> Any:
+    """PyTorch's files are read here: the graph knows no torch."""
+    if step.edit.name != "set-weights" or not str(step.value).endswith((".pt", ".pth", ".bin")):
+        return step
+    import torch
+
+    from torchport.errors import InputError
+
+    try:
+        state = torch.load(step.value, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise InputError(f"'{step.value}' cannot be read as weights: {str(error).splitlines()[0][:200]}") from error
+    state = state.get("state_dict", state) if isinstance(state, dict) else state
+    if not isinstance(state, dict) or not all(isinstance(v, torch.Tensor) for v in state.values()):
+        raise InputError(
+            f"'{step.value}' holds no state dict", next_step="save it with torch.save(model.state_dict(), path)"
+        )
+    return dataclasses.replace(step, value=state)
+
+
+command.params[1:1] = [_RECIPE, *(_option(e) for e in EDITS.values())]

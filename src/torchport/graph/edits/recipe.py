@@ -1,0 +1,242 @@
+"""Apply a list of edits, from Python, from a YAML file or from the command line.
+
+- bypass: devtech::FooOp
+- rename: {x: image}
+- set-attribute: {node: LeakyRelu, name: alpha, value: 0.2}
+- insert: Clip after logits
+- sort
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import inspect
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+from torchport.errors import InputError, TorchportError
+from torchport.graph.edits.vocabulary import EDITS, Edit
+
+Value = Any  # what YAML has: text, numbers, lists, mappings
+_MOST_BYTES = 1 << 20  # of a recipe
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """One edit with what it is given."""
+
+    edit: Edit
+    value: Value = None
+
+    def __str__(self) -> str:
+        return self.edit.name if self.value is None else f"{self.edit.name}: {self.value}"
+
+
+def edit(model: ir.Model, recipe: str | os.PathLike[str] | Sequence[Any]) -> ir.Model:
+    """Apply the edits of a recipe in order.
+
+    Args:
+        model: what to change; it is changed in place where an edit can do that.
+        recipe: a YAML file, or what such a file holds: a list of ``{edit: value}``, or of names of edits without value.
+
+    Returns:
+        The changed model: the same one, unless an edit makes a new one (``set-opset``, ``chain``, ``merge``).
+
+    Example:
+        >>> model = tp.graph.load("model.onnx")
+        >>> model = tp.graph.edit(model, [{"bypass": "devtech::FooOp"}, {"rename": {"x": "image"}}, "sort"])
+    """
+    for step in read_steps(recipe):
+        model, _ = apply(model, step)
+    return model
+
+
+def read_steps(recipe: str | os.PathLike[str] | Sequence[Any]) -> list[Step]:
+    """The steps of a recipe, checked for names and forms, not yet against a model."""
+    entries = _read_file(Path(recipe)) if isinstance(recipe, (str, os.PathLike)) else list(recipe)
+    if not isinstance(entries, list) or not entries:
+        raise InputError(
+            "a recipe is a list of edits, this holds none", next_step="write one a line: - bypass: node_name"
+        )
+    return [_read_entry(entry, number) for number, entry in enumerate(entries, start=1)]
+
+
+def apply(model: ir.Model, step: Step) -> tuple[ir.Model, int]:
+    """One step: the model, and in how many places it was changed."""
+    function = _function(step.edit)
+    changed = 0
+    for args, named in _arguments(step):
+        named = {**dict(step.edit.options), **named}
+        _check_arguments(step.edit, function, (model, *args), named)
+        result = function(model, *args, **named)
+        if step.edit.new:
+            model, result = result, 1
+        changed += result
+    if changed:
+        model.metadata_props.pop("torchport.proof", None)  # what was proven was proven of another model
+    return model, changed
+
+
+def from_text(edit: Edit, text: str | None) -> Step:
+    """A step as it is written on the command line: the short form, or YAML in braces."""
+    if text is None or edit.form == "flag":
+        return Step(edit)
+    value = _yaml(text) if text[:1] in "{[" and edit.form not in ("name", "optional name") else text
+    return Step(edit, _checked(edit, _short(edit, value) if isinstance(value, str) else value))
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def _read_file(path: Path) -> Any:
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise InputError(f"'{path}' is too large for a recipe", next_step="a recipe is a short YAML file")
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"the recipe '{path}' cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"the recipe '{path}' is no text") from error
+    try:
+        return _yaml(text)
+    except InputError as error:
+        error.where = f"{path}, {error.where}"
+        raise
+
+
+def _yaml(text: str) -> Any:
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        raise InputError(
+            f"no valid YAML: {getattr(error, 'problem', None) or 'nested too deeply'}",
+            where=f"line {mark.line + 1}, column {mark.column + 1}" if mark else text[:60],
+        ) from error
+
+
+def _read_entry(entry: Any, number: int) -> Step:
+    if isinstance(entry, str):
+        entry = {entry: None}
+    if not isinstance(entry, Mapping) or len(entry) != 1:
+        raise InputError(
+            f"entry {number} of the recipe is no edit: {str(entry)[:80]}",
+            next_step="write each as `- name: value`, for example `- bypass: node_name`",
+        )
+    ((name, value),) = entry.items()
+    edit = find(str(name), f"entry {number} of the recipe")
+    if isinstance(value, str):
+        value = _short(edit, value)
+    return Step(edit, _checked(edit, value))
+
+
+def find(name: str, where: str | None = None) -> Edit:
+    """The edit of that name; ``set_dim`` and ``set-dim`` are one."""
+    found = EDITS.get(name.replace("_", "-"))
+    if found is None:
+        close = difflib.get_close_matches(name, EDITS, n=3, cutoff=0.5)
+        hint = f"did you mean {', '.join(close)}?" if close else f"there are: {', '.join(EDITS)}"
+        raise InputError(f"there is no edit '{name}'", where=where, next_step=hint)
+    return found
+
+
+def _short(edit: Edit, text: str) -> Value:
+    """What the short form of an edit means."""
+    if edit.name == "set-attribute":
+        match = re.fullmatch(r"(.+):(\w+)=(.*)", text, re.DOTALL)
+        return {"node": match[1], "name": match[2], "value": _yaml(match[3])} if match else text
+    if edit.form in ("pairs", "assign"):
+        old, sign, new = text.partition("=")
+        if not sign:
+            return text
+        return {old: (new or None) if edit.form == "pairs" else _yaml(new)}
+    if edit.form == "fields":
+        return _fields(edit, text)
+    if edit.form == "steps":
+        return _yaml(f"[{text}]")
+    return text
+
+
+def _fields(edit: Edit, text: str) -> Value:
+    """`Relu after conv1` as fields; the first has no word before it."""
+    (first, _), *others = edit.between
+    for field, word in others:
+        left, found, right = text.partition(f" {word} ")
+        if found:
+            return {first: left.strip(), field: right.strip()}
+    return text if others else {first: text}
+
+
+def _checked(edit: Edit, value: Value) -> Value:
+    """Refuse a value of the wrong form here, where the edit's name is known."""
+    fits = {
+        "flag": value is None or value is True,
+        "name": isinstance(value, (str, int, list)),
+        "optional name": value is None or isinstance(value, str),
+        "pairs": isinstance(value, Mapping),
+        "assign": isinstance(value, Mapping),
+        "fields": isinstance(value, Mapping),
+        "steps": isinstance(value, (list, Mapping)),
+    }[edit.form]
+    if not fits:
+        takes = f"takes {edit.metavar}" if edit.metavar else "takes no value"
+        raise InputError(f"the edit '{edit.name}' {takes}, not {str(value)[:80]!r}", next_step=edit.help)
+    return value
+
+
+# --- applying ---------------------------------------------------------------------------------------------------------
+
+
+def _arguments(step: Step) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+    """The calls a step makes."""
+    value, form = step.value, step.edit.form
+    if form == "flag" or (form == "optional name" and value is None):
+        return [((), {})]
+    if form == "assign":
+        return [((k, v), {}) for k, v in value.items()]
+    if form == "fields" or (form == "steps" and isinstance(value, Mapping)):
+        return [((), {str(k): v for k, v in value.items()})]
+    if form == "name" and isinstance(value, list):
+        return [((one,), {}) for one in value]
+    if step.edit.name == "set-opset":
+        return [((_whole(value),), {})]
+    return [((value,), {})]
+
+
+def _whole(value: Any) -> int:
+    try:
+        return int(value)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"an opset is a number, not '{value}'") from error
+
+
+def _function(edit: Edit) -> Callable[..., Any]:
+    module, _, name = edit.home.partition(":")
+    function: Callable[..., Any] = getattr(import_module(f"torchport.graph.{module}"), name)
+    return function
+
+
+def _check_arguments(edit: Edit, function: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> None:
+    try:
+        inspect.signature(function).bind(*args, **named)
+    except TypeError as error:
+        fields = list(inspect.signature(function).parameters)[1:]
+        raise InputError(
+            f"the edit '{edit.name}' does not fit: {error}", next_step=f"it takes {', '.join(fields)}"
+        ) from error
+
+
+def told(error: TorchportError, step: Step) -> TorchportError:
+    """The error, with the step it came from."""
+    place = f"in the edit '{step}'"
+    error.where = f"{error.where}; {place}" if error.where else place
+    return error

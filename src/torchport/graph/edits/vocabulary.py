@@ -1,0 +1,171 @@
+"""The edits there are, by the name they have in a recipe and on the command line.
+
+Nothing heavy is imported here: `torchport edit --help` reads this table.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+Form = Literal["flag", "name", "optional name", "pairs", "assign", "fields", "steps"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Edit:
+    """One kind of change.
+
+    Attributes:
+        name: as in a recipe; ``--name`` on the command line.
+        home: where the function is: ``module:function`` below torchport.graph.
+        form: what it takes. ``pairs``: one mapping; ``assign``: two arguments for each pair of a mapping; ``fields``:
+            arguments by name; ``steps``: a list of steps, or arguments by name.
+        metavar: how the value is shown in the help.
+        help: one line.
+        between: words between two fields in their short form: ``Relu after conv1``.
+        options: arguments that go to the function as they are.
+        new: whether the function gives a new model back instead of changing the one it gets.
+    """
+
+    name: str
+    home: str
+    form: Form
+    metavar: str
+    help: str
+    between: tuple[tuple[str, str], ...] = ()
+    options: tuple[tuple[str, str], ...] = ()
+    new: bool = False
+
+    @property
+    def function(self) -> str:
+        return self.home.partition(":")[2]
+
+
+_EDITS = [
+    Edit("rename", "edits.naming:rename", "pairs", "OLD=NEW", "A tensor, node or dimension; enc.*=encoder.* too."),
+    Edit(
+        "rename-dim",
+        "edits.naming:rename",
+        "pairs",
+        "OLD=NEW",
+        "The dimension, where a tensor has that name too.",
+        options=(("kind", "dim"),),
+    ),
+    Edit(
+        "rename-node",
+        "edits.naming:rename",
+        "pairs",
+        "OLD=NEW",
+        "The node, where a tensor has that name too.",
+        options=(("kind", "node"),),
+    ),
+    Edit(
+        "rename-tensor",
+        "edits.naming:rename",
+        "pairs",
+        "OLD=NEW",
+        "The tensor, where a node has that name too.",
+        options=(("kind", "tensor"),),
+    ),
+    Edit("bypass", "edits.removing:bypass", "name", "NODE", "Take a node out: what it gets goes on."),
+    Edit("remove", "edits.removing:remove", "name", "NODE", "Take a node out, and what only it needed."),
+    Edit(
+        "replace",
+        "edits.replacing:replace",
+        "fields",
+        "WHAT by NEW",
+        "Nodes, or a pattern, by an operator, nodes or a model.",
+        between=(("what", ""), ("by", "by")),
+    ),
+    Edit(
+        "insert",
+        "edits.inserting:insert",
+        "fields",
+        "OP after TENSOR",
+        "An operator behind a tensor, or `OP before NODE`.",
+        between=(("node", ""), ("after", "after"), ("before", "before")),
+    ),
+    Edit(
+        "set-attribute",
+        "edits.attributes:set_attribute",
+        "fields",
+        "NODE:NAME=VALUE",
+        "Of a node, or of all of an operator.",
+    ),
+    Edit("set-dim", "edits.shaping:set_dim", "assign", "DIM=SIZE", "Fix a dimension; or make one dynamic: x:0=batch."),
+    Edit("set-shape", "edits.shaping:set_shape", "assign", "TENSOR=[N,3]", "State a tensor's shape."),
+    Edit("clear-shapes", "edits.shaping:clear_shapes", "flag", "", "Forget the shapes of inner tensors."),
+    Edit(
+        "set-dtype",
+        "edits.dtypes:set_dtype",
+        "assign",
+        "NAME=DTYPE",
+        "Of an input or output, with a cast inside.",
+    ),
+    Edit(
+        "preprocess",
+        "edits.processing:preprocess",
+        "steps",
+        "STEPS",
+        "Before the model: 'scale: 255, normalize: imagenet'.",
+    ),
+    Edit("postprocess", "edits.processing:postprocess", "steps", "STEPS", "After it: 'softmax, topk: 5'."),
+    Edit("to-input", "edits.constants:to_input", "name", "WEIGHT", "Make a constant an input."),
+    Edit(
+        "to-constant",
+        "edits.constants:to_constant",
+        "assign",
+        "INPUT=VALUE",
+        "Make an input a constant: a number, list or .npy.",
+    ),
+    Edit(
+        "set-weights",
+        "edits.constants:set_weights",
+        "name",
+        "FILE",
+        "Weights from a .safetensors, .npz or .pt.",
+    ),
+    Edit("set-opset", "opset:convert", "name", "NUMBER", "Up or down; refused where that is not exact.", new=True),
+    Edit("fold", "edits.folding:fold", "flag", "", "Compute what is constant."),
+    Edit("inline", "edits.functions:inline", "optional name", "NAME", "Write local functions out; all, or one."),
+    Edit(
+        "outline",
+        "edits.functions:outline",
+        "fields",
+        "NODES as NAME",
+        "Make a function: 'module:encoder.* as my::Layer'.",
+        between=(("nodes", ""), ("name", "as")),
+    ),
+    Edit(
+        "chain",
+        "edits.joining:chain",
+        "fields",
+        "FILE",
+        "Feed the outputs to another model.",
+        between=(("second", ""),),
+        new=True,
+    ),
+    Edit(
+        "merge",
+        "edits.joining:merge",
+        "fields",
+        "FILE",
+        "Put another model beside it.",
+        between=(("second", ""),),
+        new=True,
+    ),
+    Edit("set-metadata", "edits.metadata:set_metadata", "pairs", "KEY=TEXT", "Of the model; KEY= takes it away."),
+    Edit("rename-metadata", "edits.metadata:rename_metadata", "pairs", "OLD=NEW", "Keys of the model's metadata."),
+    Edit(
+        "strip-metadata",
+        "edits.metadata:strip_metadata",
+        "optional name",
+        "PATTERN",
+        "Metadata and doc strings; all, or keys like this.",
+    ),
+    Edit("sort", "edits.tidying:sort", "flag", "", "Put nodes after what they need."),
+    Edit("deduplicate", "edits.tidying:deduplicate", "flag", "", "Keep equal weights once."),
+    Edit("remove-unused", "edits.tidying:remove_unused", "flag", "", "Take out what no output needs."),
+]
+
+EDITS = {e.name: e for e in _EDITS}

@@ -1,0 +1,142 @@
+"""Whether a changed ONNX model answers as it did before: the proof behind `torchport edit --verify`."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from torchport.capture.inputs import InputSpec, build_inputs
+from torchport.engines.base import Session, open_session
+from torchport.errors import InputError
+from torchport.pipeline.attempts import candidate
+from torchport.pipeline.verifying import declared_dims
+from torchport.proving.proof import Examiner
+from torchport.proving.sampling import ProofInput
+from torchport.records import Dim, Finding, Proof, TensorInfo
+from torchport.tensors import to_numpy
+
+Array = np.ndarray[Any, Any]
+Model = str | os.PathLike[str] | ir.Model
+
+_EXAMPLE_SIZE = 2  # of a dimension that may vary
+
+
+def prove_same(
+    before: Model,
+    after: Model,
+    *,
+    inputs: Mapping[str, Array] | None = None,
+    engine: str = "onnxruntime",
+    libraries: Sequence[str | os.PathLike[str]] = (),
+) -> Proof:
+    """Put the same questions to two ONNX models; names may differ, order and types may not.
+
+    Where a first axis was fixed before and may vary now, the model as it was is asked about the rows in turn.
+
+    Args:
+        before: the model as it was.
+        after: the model as it is now.
+        inputs: an example, by the new names; made up from the shapes where none is given.
+        engine: what runs both.
+        libraries: operator libraries they may load.
+
+    Raises:
+        InputError: the two do not take and give the same, so there is nothing to hold one against the other.
+    """
+    old, new = (open_session(m, engine, libraries=libraries) for m in (before, after))
+    _check_interface("input", old.inputs, new.inputs)
+    _check_interface("output", old.outputs, new.outputs)
+    rows = _Rows(old, new)
+    examples = [np.asarray(inputs[i.name]) for i in new.inputs] if inputs else _made_up(new.inputs)
+    dims = {n: {a: d for a, d in axes.items() if rows.may_vary(d)} for n, axes in declared_dims(new).items()}
+    names = [i.name for i in new.inputs]
+    outputs = [o.name for o in new.outputs]
+    asked = [ProofInput(n, a, dims.get(n, {})) for n, a in zip(names, examples, strict=True)]
+    examiner = Examiner(rows.ask, asked, outputs, first=rows.ask(examples), engine=engine, called="the model before")
+    proof = examiner.examine(candidate(new, names, outputs))
+    return dataclasses.replace(proof, findings=(*proof.findings, *rows.findings()))
+
+
+def _check_interface(what: str, old: Sequence[TensorInfo], new: Sequence[TensorInfo]) -> None:
+    if [i.dtype for i in old] == [i.dtype for i in new]:
+        return
+    shown = [", ".join(map(str, infos)) or "none" for infos in (old, new)]
+    raise InputError(
+        f"the change moved the {what}s, so the answers cannot be held against each other",
+        where=f"before: {shown[0]}; now: {shown[1]}",
+        next_step="verify the edits that keep inputs and outputs in a call of their own",
+    )
+
+
+def _made_up(infos: Sequence[TensorInfo]) -> list[Array]:
+    for info in infos:
+        if info.shape is None:
+            raise InputError(f"input '{info.name}' has no shape to make an example from", next_step="give --input")
+    shapes = [[d if isinstance(d, int) else _EXAMPLE_SIZE for d in i.shape or ()] for i in infos]
+    specs = [InputSpec.tensor(None, i.dtype, s) for i, s in zip(infos, shapes, strict=True)]
+    return [to_numpy(t) for t in build_inputs(specs)[0]]
+
+
+class _Rows:
+    """The model as it was, asked in pieces where its number of rows was fixed and is free now."""
+
+    def __init__(self, old: Session, new: Session) -> None:
+        self._old, self._new = old, new
+        self._freed: dict[str, int] = {}  # dimension: the size it was fixed to
+        self._elsewhere: dict[str, int] = {}  # the same, of axes that are no rows
+        for was, now in zip(old.inputs, new.inputs, strict=True):
+            for axis, (n, d) in enumerate(zip(was.shape or (), now.shape or (), strict=False)):
+                if isinstance(n, int) and isinstance(d, str):
+                    (self._freed if axis == 0 else self._elsewhere)[d] = n
+
+    def may_vary(self, dim: Dim) -> bool:
+        return dim.root not in self._elsewhere
+
+    def ask(self, arrays: Sequence[Array]) -> list[Array]:
+        sizes = {
+            i.shape[0]: (a.shape[0], self._freed[i.shape[0]])
+            for i, a in zip(self._new.inputs, arrays, strict=True)
+            if i.shape and isinstance(i.shape[0], str) and i.shape[0] in self._freed
+        }
+        moved = {d: (now, was) for d, (now, was) in sizes.items() if now != was}
+        if not moved:
+            return self._run(arrays)
+        if len(moved) > 1:
+            raise ValueError(f"it was fixed in {' and '.join(moved)}")
+        ((dim, (now, was)),) = moved.items()
+        if now % was:
+            raise ValueError(f"it took {was} rows at a time, and {now} is no multiple")
+        parts = [self._run(self._piece(arrays, dim, n, n + was)) for n in range(0, now, was)]
+        return [self._joined(o, dim, [p[n] for p in parts]) for n, o in enumerate(self._new.outputs)]
+
+    def _piece(self, arrays: Sequence[Array], dim: str, begin: int, end: int) -> list[Array]:
+        own = [(i.shape or (None,))[0] == dim for i in self._new.inputs]
+        return [a[begin:end] if mine else a for a, mine in zip(arrays, own, strict=True)]
+
+    def _joined(self, info: TensorInfo, dim: str, parts: list[Array]) -> Array:
+        axes = [a for a, d in enumerate(info.shape or ()) if d == dim]
+        if len(axes) == 1:
+            return np.concatenate(parts, axis=axes[0])
+        if not axes and all(np.array_equal(parts[0], p) for p in parts):
+            return parts[0]
+        raise ValueError(f"the rows of '{info.name}' cannot be put together")
+
+    def _run(self, arrays: Sequence[Array]) -> list[Array]:
+        feeds = {i.name: a for i, a in zip(self._old.inputs, arrays, strict=True)}
+        given = self._old.run(feeds)
+        return [given[o.name] for o in self._old.outputs]
+
+    def findings(self) -> list[Finding]:
+        kept = [
+            Finding(f"'{d}' was fixed to {n} before: at other sizes there is no answer to compare with")
+            for d, n in self._elsewhere.items()
+        ]
+        return kept + [
+            Finding(f"'{d}' was fixed to {n} before: other sizes were compared {n} rows at a time")
+            for d, n in self._freed.items()
+        ]
