@@ -51,6 +51,7 @@ def where(node: ir.Node) -> str:
 def forget_unused_domains(model: ir.Model) -> None:
     """Take out the imports of domains that no node is of any more."""
     used = {n.domain for n in every_node(model)} | {i[0] for i in model.functions}
-    for scope in (model.graph, *model.functions.values()):
+    scopes: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+    for scope in scopes:
         for domain in [d for d in scope.opset_imports if d and d not in used]:
             del scope.opset_imports[domain]

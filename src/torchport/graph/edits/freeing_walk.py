@@ -1,0 +1,363 @@
+"""Goes through a graph in its order, at two sizes of one dimension at once, and mends what only fits the old one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx import TypeProto
+
+from torchport.errors import InputError
+from torchport.graph.edits.choosing import where
+from torchport.graph.edits.freeing_facts import (
+    Array,
+    Fact,
+    Inference,
+    constant_fact,
+    dims_of,
+    settled_type,
+    tensor_type,
+)
+from torchport.graph.edits.freeing_mixing import check_not_mixed
+from torchport.graph.edits.freeing_probe import Picks, Probe
+from torchport.graph.values import subgraphs
+
+Mender = Callable[["Walk", ir.Node, list["Fact | None"]], None]
+
+_LOSES = (  # operators that may give, of something that holds the dimension, something that does not
+    *("Shape", "Size", "ArgMax", "ArgMin", "Gather", "Slice", "MatMul", "Gemm", "Einsum", "Resize", "Compress"),
+    *("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool", "TopK", "If", "Loop", "Scan", "EyeLike", "Det", "Expand"),
+    *("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss", "NonMaxSuppression", "NonZero", "Unique", "Pad"),
+)
+
+
+class Walk:
+    """What is known of every value at both sizes.
+
+    Attributes:
+        facts: by value.
+        mended: the nodes that were changed.
+        replaced: the values they read before.
+    """
+
+    def __init__(
+        self, model: ir.Model, probe: Probe, menders: Mapping[str, Mender], known: Inference, picks: Picks | None = None
+    ) -> None:
+        self.model = model
+        self.probe = probe
+        self.menders = menders
+        self.picks = picks
+        self.facts: dict[ir.Value, Fact] = {}
+        self.mended: set[ir.Node] = set()
+        self.replaced: list[ir.Value] = []
+        self.opset = model.opset_imports.get("", 0)
+        self._infer = known
+        self._taken = {n for g in model.graphs() for n in _names(g)} if picks is not None else set()
+        self._attributes: dict[str, onnx.AttributeProto] | None = None  # those of the call, inside a function
+
+    @property
+    def mending(self) -> bool:
+        return self.picks is not None
+
+    def run(self) -> None:
+        """Raises `InputError` at the first node that does not follow."""
+        for value in self.model.graph.inputs:
+            if value not in self.facts and not value.is_initializer():
+                self.facts[value] = self._begin(value)
+        self.graph(self.model.graph)
+
+    def _begin(self, value: ir.Value) -> Fact:
+        old, new = settled_type(value, self.probe.old), settled_type(value, self.probe.new)
+        for kind, size in ((old, self.probe.was), (new, self.probe.now)):
+            for axis, dim in enumerate(kind.tensor_type.shape.dim):
+                if (value.name, axis) in self.probe.places:
+                    dim.dim_value = size
+                elif not dim.HasField("dim_value") and f"{value.name}:{axis}" in self.probe.others:
+                    dim.dim_value = self.probe.others[f"{value.name}:{axis}"]
+        return Fact(old, new)
+
+    def graph(self, graph: ir.Graph | ir.Function) -> None:
+        for node in list(graph):
+            self.visit(node)
+
+    def visit(self, node: ir.Node) -> None:
+        from torchport.graph.edits import freeing_bodies
+
+        given = [None if v is None else self.fact(v) for v in node.inputs]
+        if node.op_identifier() in self.model.functions:
+            freeing_bodies.call(self, node)
+        elif subgraphs(node):
+            freeing_bodies.control_flow(self, node)
+        elif not any(f is not None and f.changed for f in given):
+            self._unchanged(node, given)
+        elif not self._folded(node, given):
+            self._changed(node, given)
+
+    def fact(self, value: ir.Value) -> Fact:
+        found = self.facts.get(value)
+        if found is None:
+            if value.const_value is not None and value.producer() is None:
+                found = constant_fact(value.const_value)
+            else:
+                found = Fact(settled_type(value, self.probe.old), settled_type(value, self.probe.new))
+            self.facts[value] = found
+        return found
+
+    # --- nodes ---
+
+    def proto(self, node: ir.Node) -> onnx.NodeProto:
+        """The node's message, attributes that are a function's parameters replaced by those of the call."""
+        message = ir.serde.serialize_node(node)
+        for attribute in [a for a in message.attribute if a.ref_attr_name]:
+            given = (self._attributes or {}).get(attribute.ref_attr_name)
+            name = attribute.name
+            message.attribute.remove(attribute)
+            if given is not None:
+                message.attribute.add().CopyFrom(given)
+                message.attribute[-1].name = name
+        return message
+
+    def attribute(self, node: ir.Node, name: str, default: Any) -> Any:
+        found = node.attributes.get(name)
+        if found is None:
+            return default
+        if found.is_ref():
+            given = (self._attributes or {}).get(str(found.ref_attr_name))
+            return default if given is None else onnx.helper.get_attribute_value(given)
+        return found.value
+
+    def inside(self, attributes: dict[str, onnx.AttributeProto] | None) -> dict[str, onnx.AttributeProto] | None:
+        """Enter a function's body with the attributes of its call; gives those from before, to come back with."""
+        before, self._attributes = self._attributes, attributes
+        return before
+
+    def _unchanged(self, node: ir.Node, given: list[Fact | None]) -> None:
+        data = None
+        if node.op_type == "Constant" and node.domain == "" and "value" in node.attributes:
+            self.facts[node.outputs[0]] = constant_fact(node.attributes["value"].as_tensor())
+            return
+        if node.op_type in ("Shape", "Size") and self._folded(node, given):
+            return
+        if all(f is None or f.old_data is not None for f in given) and node.domain == "":
+            data = self._infer.data(node, self.proto(node), [None if f is None else f.old_data for f in given])
+        if data is not None and len(data) == len(node.outputs):
+            self._take_data(node, data, data, sure=_sure(given))
+            return
+        stated = [settled_type(v, self.probe.old) for v in node.outputs]
+        if not all(_static(kind) for kind in stated):
+            stated = self._types(node, [_old(f) for f in given], [_old_data(f) for f in given], stated)
+        for value, kind in zip(node.outputs, stated, strict=True):
+            self.facts[value] = Fact(kind, kind)
+
+    def _folded(self, node: ir.Node, given: list[Fact | None]) -> bool:
+        """Shapes, and sums made of them, are known as numbers at both sizes."""
+        first = given[0] if given else None
+        if node.domain == "" and node.op_type in ("Shape", "Size") and first is not None:
+            was, now = first.was, first.now
+            if was is None or now is None or None in was or None in now:
+                return False
+            pair = [_measured(self, node, dims) for dims in (was, now)]
+            self._take_data(node, [pair[0]], [pair[1]], sure=not self.probe.others)
+            return True
+        if not all(f is None or (f.old_data is not None and f.new_data is not None and not f.held) for f in given):
+            return False
+        proto = self.proto(node)
+        old = self._infer.data(node, proto, [_old_data(f) for f in given])
+        new = None if old is None else self._infer.data(node, proto, [_new_data(f) for f in given])
+        if old is None or new is None or len(old) != len(node.outputs):
+            return False
+        self._take_data(node, old, new, sure=_sure(given))
+        return True
+
+    def _take_data(self, node: ir.Node, old: list[Array], new: list[Array], *, sure: bool) -> None:
+        for value, a, b in zip(node.outputs, old, new, strict=True):
+            same = a.shape == b.shape
+            kinds = [tensor_type(int(ir.DataType.from_numpy(v.dtype)), v.shape) for v in (a, b)]
+            self.facts[value] = Fact(kinds[0], kinds[1], a, b, sure) if same else Fact(kinds[0], kinds[1])
+
+    def _changed(self, node: ir.Node, given: list[Fact | None]) -> None:
+        mender = self.menders.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+        if mender is not None:
+            mender(self, node, given)
+            if all(v in self.facts for v in node.outputs):
+                return
+            given = [None if v is None else self.fact(v) for v in node.inputs]
+        stated = [settled_type(v, self.probe.old) for v in node.outputs]
+        old = self._types(node, [_old(f) for f in given], [_old_data(f) for f in given], stated)
+        if self._infer.schema(node) is None:
+            new = self._guessed(node, given, old)
+        else:
+            new = self._types(node, [_new(f) for f in given], [_new_data(f) for f in given], None)
+        for value, a, b in zip(node.outputs, old, new, strict=True):
+            self.facts[value] = Fact(a, b, inner=_inner(a, b, given))
+        self._check_kept(node, given)
+        check_not_mixed(self, node, given)
+
+    def _types(
+        self,
+        node: ir.Node,
+        kinds: Sequence[TypeProto | None],
+        data: Sequence[Array | None],
+        stated: list[TypeProto] | None,
+    ) -> list[TypeProto]:
+        if self._infer.schema(node) is None:
+            return stated if stated is not None else [TypeProto() for _ in node.outputs]
+        try:
+            found = self._infer.types(node, self.proto(node), kinds, data)
+        except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
+            if stated is not None and all(_static(kind) for kind in stated):
+                return stated
+            raise self.refusal(node, _reason(error)) from error
+        return [_filled(kind, None if stated is None else stated[n]) for n, kind in enumerate(found)]
+
+    def _guessed(self, node: ir.Node, given: list[Fact | None], old: list[TypeProto]) -> list[TypeProto]:
+        """The new types of an operator onnx does not know: shapes alike stay alike, and the first axis is the batch."""
+        held = [f for f in given if f is not None and f.held]
+        found = []
+        for kind in old:
+            dims = dims_of(kind)
+            alike = [f.now for f in held if f.was == dims]
+            first = [f.now for f in held if f.held == [0] and dims and f.was and f.was[0] == dims[0]]
+            if alike and dims is not None:
+                found.append(tensor_type(kind.tensor_type.elem_type, alike[0]))
+            elif first and dims and first[0]:
+                found.append(tensor_type(kind.tensor_type.elem_type, [first[0][0], *dims[1:]]))
+            else:
+                raise self.refusal(node, "nothing tells what shape this operator gives then")
+        return found
+
+    def _check_kept(self, node: ir.Node, given: list[Fact | None]) -> None:
+        held = any(f is not None and f.held for f in given)
+        kept = any(self.facts[v].changed or None in (self.facts[v].now or (None,)) for v in node.outputs)
+        if held and not kept and node.op_type not in _LOSES and not node.op_type.startswith("Reduce"):
+            raise self.refusal(node, "the dimension goes in and does not come out")
+
+    # --- changes ---
+
+    def make(self, before: ir.Node, op_type: str, inputs: Iterable[ir.Value | None], **attributes: Any) -> ir.Value:
+        """A new node in front of another, with its origin; its output is known at once."""
+        node = ir.node(op_type, list(inputs), attributes=attributes)
+        node.name = self.fresh(f"{before.name or before.op_type}_{op_type}")
+        node.outputs[0].name = self.fresh(f"{node.name}_out")
+        node.metadata_props.update(before.metadata_props)
+        assert before.graph is not None
+        before.graph.insert_before(before, node)
+        self.mended.add(before)
+        self.visit(node)
+        fact = self.facts[node.outputs[0]]
+        node.outputs[0].dtype = ir.DataType(fact.old.tensor_type.elem_type)
+        return node.outputs[0]
+
+    def constant(self, before: ir.Node, numbers: Any) -> ir.Value:
+        return self.make(before, "Constant", [], value=ir.tensor(np.asarray(numbers, dtype=np.int64)))
+
+    def size(self, before: ir.Node, value: ir.Value, axes: Sequence[int], factor: Fraction = Fraction(1)) -> ir.Value:
+        """The product of some axes of a value, times a factor, as a vector of one number."""
+        shape = self.make(before, "Shape", [value])
+        found = self.make(before, "Gather", [shape, self.constant(before, [axes[0]])], axis=0)
+        for axis in axes[1:]:
+            other = self.make(before, "Gather", [shape, self.constant(before, [axis])], axis=0)
+            found = self.make(before, "Mul", [found, other])
+        if factor.numerator != 1:
+            found = self.make(before, "Mul", [found, self.constant(before, [factor.numerator])])
+        if factor.denominator != 1:
+            found = self.make(before, "Div", [found, self.constant(before, [factor.denominator])])
+        return found
+
+    def give(self, node: ir.Node, index: int, value: ir.Value | None) -> None:
+        """Let a node read another value."""
+        self._check_may_mend(node)
+        before = node.inputs[index]
+        if before is not None and before is not value:
+            self.replaced.append(before)
+        node.replace_input_with(index, value)
+        self.mended.add(node)
+
+    def _check_may_mend(self, node: ir.Node) -> None:
+        if self._attributes is not None:
+            raise self.refusal(node, "it would have to change inside a function", "inline the functions first")
+
+    def fresh(self, base: str) -> str:
+        name, n = base, 1
+        while name in self._taken:
+            name, n = f"{base}_{n}", n + 1
+        self._taken.add(name)
+        return name
+
+    def refusal(self, node: ir.Node, why: str, next_step: str | None = None) -> InputError:
+        """Why a node cannot follow, with where it comes from."""
+        props = node.metadata_props
+        traced = props.get("pkg.torch.onnx.stack_trace", "").strip().splitlines()[:1]
+        origin = [props.get("torchport.module", ""), props.get("torchport.source", "") or "".join(traced)]
+        places = ",".join(f"{name}:{axis}" for name, axis in self.probe.places)
+        return InputError(
+            f"'{places}' cannot become '{self.probe.name}': {where(node)} does not follow: {why}",
+            where=", ".join(t.strip() for t in origin if t) or None,
+            next_step=next_step or "replace that node, or export the model with this dimension dynamic",
+        )
+
+
+def _names(graph: Any) -> Iterable[str]:
+    for value in (*graph.inputs, *getattr(graph, "initializers", {}).values()):
+        yield str(value.name)
+    for node in graph:
+        yield str(node.name)
+        yield from (str(v.name) for v in node.outputs)
+
+
+def _measured(walk: Walk, node: ir.Node, dims: Sequence[int | None]) -> Array:
+    if node.op_type == "Size":
+        return np.array(np.prod(np.array(dims, dtype=np.int64), dtype=np.int64))
+    start, end = walk.attribute(node, "start", 0), walk.attribute(node, "end", None)
+    return np.array(list(dims)[start:end], dtype=np.int64)
+
+
+def _sure(given: list[Fact | None]) -> bool:
+    return all(f is None or f.sure for f in given)
+
+
+def _static(kind: TypeProto) -> bool:
+    dims = dims_of(kind)
+    return dims is not None and None not in dims
+
+
+def _filled(kind: TypeProto, stated: TypeProto | None) -> TypeProto:
+    return stated if stated is not None and dims_of(kind) is None and stated.WhichOneof("value") else kind
+
+
+def _inner(old: TypeProto, new: TypeProto, given: list[Fact | None]) -> tuple[int, ...]:
+    """An axis that is as an axis of an input was, at both sizes, is folded as that was."""
+    was, now = dims_of(old), dims_of(new)
+    if was is None or now is None or len(was) != len(now):
+        return ()
+    folded = {
+        (f.was[axis], f.now[axis]): f.inner_of(axis)
+        for f in given
+        if f is not None and f.was and f.now
+        for axis in f.held
+    }
+    return tuple(folded.get(pair, 1) for pair in zip(was, now, strict=True))
+
+
+def _reason(error: Exception) -> str:
+    return str(error).split("] ", 1)[-1].strip()
+
+
+def _old(fact: Fact | None) -> TypeProto | None:
+    return None if fact is None else fact.old
+
+
+def _new(fact: Fact | None) -> TypeProto | None:
+    return None if fact is None else fact.new
+
+
+def _old_data(fact: Fact | None) -> Array | None:
+    return None if fact is None else fact.old_data
+
+
+def _new_data(fact: Fact | None) -> Array | None:
+    return None if fact is None else fact.new_data
