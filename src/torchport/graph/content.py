@@ -1,0 +1,164 @@
+"""What two stored tensors hold, compared piece by piece: a mapped tensor never fills the memory."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from torchport.errors import FileError
+from torchport.graph.matching_sides import is_constant
+
+Array = np.ndarray[Any, Any]
+_PIECE = 1 << 20  # numbers looked at together
+_COMPLEX = (ir.DataType.COMPLEX64, ir.DataType.COMPLEX128)
+
+
+@dataclasses.dataclass(frozen=True)
+class Apart:
+    """How far the numbers of two tensors of one shape are from each other.
+
+    Attributes:
+        differ: how many of the `count` numbers are not the same; NaN is the same as NaN.
+        max_abs: the largest difference, infinite where only one of two numbers is finite.
+        mean_abs: over all numbers that are finite in both.
+        relative: the largest difference beside the largest number of the first tensor.
+        cosine: of the angle between the two, 1 if only their length differs.
+    """
+
+    count: int
+    differ: int
+    max_abs: float
+    mean_abs: float
+    relative: float
+    cosine: float
+
+
+def stored(value: ir.Value | None) -> ir.TensorProtocol | None:
+    """The tensor behind an initializer or a `Constant` node; None if there is none."""
+    if value is None:
+        return None
+    producer = value.producer()
+    if producer is None:
+        return value.const_value if value.is_initializer() else None
+    return _constant(producer) if is_constant(producer) else None
+
+
+def _constant(node: ir.Node) -> ir.TensorProtocol | None:
+    for attribute in node.attributes.values():
+        if attribute.is_ref():
+            return None
+        if attribute.type == ir.AttributeType.TENSOR:
+            return attribute.as_tensor()
+        if attribute.type in (ir.AttributeType.INT, ir.AttributeType.INTS):
+            return ir.tensor(np.asarray(attribute.value, np.int64))
+        if attribute.type in (ir.AttributeType.FLOAT, ir.AttributeType.FLOATS):
+            return ir.tensor(np.asarray(attribute.value, np.float32))
+    return None
+
+
+def same_content(a: ir.TensorProtocol, b: ir.TensorProtocol) -> bool:
+    """Whether two tensors are of one type and hold the same bytes; reads until the first difference, if at all.
+
+    Example:
+        >>> same_content(model.graph.initializers["w"].const_value, other.graph.initializers["w"].const_value)
+        True
+    """
+    if a is b or _same_place(a, b):
+        return True
+    if a.dtype != b.dtype or tuple(a.shape) != tuple(b.shape):
+        return False
+    return all(_bytes_of(x) == _bytes_of(y) for x, y in _pieces(_numbers(a), _numbers(b)))
+
+
+def _bytes_of(piece: Array) -> bytes | list[Any]:
+    return piece.tolist() if piece.dtype.kind in "OSU" else piece.tobytes()
+
+
+def _same_place(a: ir.TensorProtocol, b: ir.TensorProtocol) -> bool:
+    """Whether both lie at the same spot of the same file: then nothing has to be read."""
+    if not (isinstance(a, ir.ExternalTensor) and isinstance(b, ir.ExternalTensor)):
+        return False
+    place = [(t.offset or 0, t.nbytes, t.dtype, tuple(t.shape)) for t in (a, b)]
+    return place[0] == place[1] and os.path.realpath(a.path) == os.path.realpath(b.path)
+
+
+def _numbers(tensor: ir.TensorProtocol) -> Array:
+    """A tensor's numbers in a row. A file is mapped for this alone, and let go of with the array."""
+    try:
+        return np.asarray(_own_view(tensor).numpy()).reshape(-1)
+    except (OSError, ValueError) as error:
+        path = str(tensor.path) if isinstance(tensor, ir.ExternalTensor) else None
+        raise FileError(
+            f"the numbers of '{tensor.name}' cannot be read: {error}",
+            where=path,
+            next_step="export or download the model and its data file again",
+        ) from error
+
+
+def _own_view(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    if not isinstance(tensor, ir.ExternalTensor) or tensor.raw is not None:
+        return tensor
+    return ir.ExternalTensor(
+        tensor.location,
+        tensor.offset,
+        tensor.length,
+        tensor.dtype,
+        shape=tensor.shape,
+        name=tensor.name or "",
+        base_dir=tensor.base_dir,
+    )
+
+
+def _pieces(a: Array, b: Array) -> Iterator[tuple[Array, Array]]:
+    for start in range(0, a.size, _PIECE):
+        yield a[start : start + _PIECE], b[start : start + _PIECE]
+
+
+def apart(a: ir.TensorProtocol, b: ir.TensorProtocol) -> Apart | None:
+    """How far two tensors of one shape are apart; None for texts. Their dtypes may differ."""
+    if ir.DataType.STRING in (a.dtype, b.dtype) or tuple(a.shape) != tuple(b.shape):
+        return None
+    kind: Any = np.complex128 if a.dtype in _COMPLEX or b.dtype in _COMPLEX else np.float64
+    sums = _Sums()
+    for x, y in _pieces(_numbers(a), _numbers(b)):
+        sums.add(x.astype(kind), y.astype(kind))
+    return sums.result()
+
+
+class _Sums:
+    """What is summed up over the pieces."""
+
+    def __init__(self) -> None:
+        self.count = self.finite = self.differ = 0
+        self.max_abs = self.total = self.largest = 0.0
+        self.dot = self.one = self.other = 0.0
+
+    def add(self, a: Array, b: Array) -> None:
+        same = (a == b) | (np.isnan(a) & np.isnan(b))
+        finite = np.isfinite(a) & np.isfinite(b)
+        self.count += a.size
+        self.differ += int((~same).sum())
+        if bool((~same & ~finite).any()):
+            self.max_abs = math.inf
+        a, b = a[finite], b[finite]
+        error = np.abs(a - b)
+        self.finite += a.size
+        self.total += float(error.sum())
+        self.max_abs = max(self.max_abs, float(error.max(initial=0.0)))
+        self.largest = max(self.largest, float(np.abs(a).max(initial=0.0)))
+        self.dot += float(np.vdot(a, b).real)
+        self.one += float(np.vdot(a, a).real)
+        self.other += float(np.vdot(b, b).real)
+
+    def result(self) -> Apart:
+        length = math.sqrt(self.one) * math.sqrt(self.other)
+        cosine = self.dot / length if length else float(self.one == self.other)
+        relative = self.max_abs / self.largest if self.largest else math.inf if self.max_abs else 0.0
+        mean = self.total / self.finite if self.finite else math.nan
+        return Apart(self.count, self.differ, self.max_abs, mean, relative, max(-1.0, min(1.0, cosine)))
