@@ -11,7 +11,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "torchport"
 
 # In the order of the data flow. A room may import itself and any room before it.
 BASE = ["_version", "errors", "records", "tensors", "silence", "memory"]
-ROOMS = ["operators", "capture", "proving", "graph", "engines"]
+ROOMS = ["operators", "capture", "proving", "graph", "engines", "comparing"]
 JOINTS = ["metadata", "health", "pipeline", "cli", "__init__"]  # these may import every room
 
 

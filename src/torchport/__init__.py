@@ -19,6 +19,8 @@ from torchport._version import __version__
 if TYPE_CHECKING:
     from torchport import errors, graph, operators
     from torchport.capture.rewrite import flow
+    from torchport.comparing.recording import record
+    from torchport.comparing.reducing import reduce
     from torchport.engines.base import Session, open_session as session
     from torchport.errors import CaptureError, OpsetError, ProofError, TorchportError
     from torchport.health import doctor
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from torchport.operators.defining import Operator, operator
     from torchport.operators.symbolic import symbolic
     from torchport.pipeline import export, verify
+    from torchport.pipeline.comparing import compare
     from torchport.pipeline.rewriting import rewrite
     from torchport.records import Attempt, Dim, Exported, Finding, Proof
 
@@ -42,6 +45,7 @@ __all__ = [
     "Session",
     "TorchportError",
     "__version__",
+    "compare",
     "composition",
     "doctor",
     "errors",
@@ -50,6 +54,8 @@ __all__ = [
     "graph",
     "operator",
     "operators",
+    "record",
+    "reduce",
     "rewrite",
     "session",
     "symbolic",
@@ -66,6 +72,9 @@ _HOMES = {
     "doctor": "torchport.health:doctor",
     "export": "torchport.pipeline:export",
     "verify": "torchport.pipeline:verify",
+    "compare": "torchport.pipeline.comparing:compare",
+    "record": "torchport.comparing.recording:record",
+    "reduce": "torchport.comparing.reducing:reduce",
     "composition": "torchport.operators.composing:composition",
     "Operator": "torchport.operators.defining:Operator",
     "operator": "torchport.operators.defining:operator",

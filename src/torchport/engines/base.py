@@ -31,8 +31,9 @@ class Runner(Protocol):
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
 
-    def run(self, feeds: Mapping[str, Array]) -> Sequence[Array]:
-        """The outputs in order. Raises EngineError, with the node at fault where the engine names it."""
+    def run(self, feeds: Mapping[str, Array], only: Sequence[str] | None = None) -> Sequence[Array]:
+        """The outputs in order; those of `only`, in its order. Raises EngineError, with the node at fault where the
+        engine names it."""
         ...
 
 
@@ -93,14 +94,20 @@ class Session:
             outputs = [to_torch(o) for o in outputs]
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
-    def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
-        """Run by name: the outputs by name; torch or numpy, as given."""
-        outputs = self._run(feeds)
+    def run(self, feeds: Mapping[str, Any], *, only: Sequence[str] | None = None) -> dict[str, Any]:
+        """Run by name: the outputs by name; torch or numpy, as given.
+
+        Args:
+            feeds: the inputs.
+            only: the outputs wanted; what the others alone need is not computed. All if None.
+        """
+        names = [info.name for info in self.outputs] if only is None else list(only)
+        outputs = self._run(feeds, only)
         if any(is_torch(a) for a in feeds.values()):
             outputs = [to_torch(o) for o in outputs]
-        return {info.name: o for info, o in zip(self.outputs, outputs, strict=True)}
+        return dict(zip(names, outputs, strict=True))
 
-    def _run(self, feeds: Mapping[str, Any]) -> list[Any]:
+    def _run(self, feeds: Mapping[str, Any], only: Sequence[str] | None = None) -> list[Any]:
         names = [i.name for i in self.inputs]
         missing = [n for n in names if n not in feeds]
         unknown = [n for n in feeds if n not in names]
@@ -112,9 +119,9 @@ class Session:
                 where=self._signature(),
                 next_step=f"did you mean '{close[0]}'?" if close else "give each of these inputs",
             )
-        arrays = {i.name: _checked(i, feeds[i.name]) for i in self.inputs}
+        arrays = {i.name: checked_input(i, feeds[i.name]) for i in self.inputs}
         self._check_dims(arrays)
-        return list(self._runner.run(arrays))
+        return list(self._runner.run(arrays) if only is None else self._runner.run(arrays, only))
 
     def _check_dims(self, arrays: Mapping[str, Array]) -> None:
         """The same dim name means the same size in every input."""
@@ -134,7 +141,7 @@ class Session:
         return ", ".join(str(i) for i in self.inputs)
 
 
-def _checked(info: TensorInfo, value: Any) -> Array:
+def checked_input(info: TensorInfo, value: Any) -> Array:
     """The value as an array of the right dtype and a shape that fits."""
     array = to_numpy(value) if is_torch(value) else np.asarray(value)
     if array.dtype.name != info.dtype and not is_torch(value) and not isinstance(value, np.ndarray):

@@ -145,24 +145,27 @@ class OrtRunner:
         self._options = ort.RunOptions()
         self._options.log_severity_level = _QUIET
 
-    def run(self, feeds: Mapping[str, Array]) -> Sequence[Array]:
+    def run(self, feeds: Mapping[str, Array], only: Sequence[str] | None = None) -> Sequence[Array]:
         try:
-            outputs = self._run_values(feeds) if self._by_value else self._run_arrays(feeds)
+            outputs = self._run_values(feeds, only) if self._by_value else self._run_arrays(feeds, only)
         except Exception as error:
             custom.raise_failure()
             raise _engine_error("ONNX Runtime fails while running the model", error) from error
         custom.raise_failure()
         return outputs
 
-    def _run_arrays(self, feeds: Mapping[str, Array]) -> Sequence[Array]:
-        outputs: Sequence[Array] = self._session.run(None, dict(feeds), self._options)
+    def _run_arrays(self, feeds: Mapping[str, Array], only: Sequence[str] | None) -> Sequence[Array]:
+        outputs: Sequence[Array] = self._session.run(only, dict(feeds), self._options)
         return outputs
 
-    def _run_values(self, feeds: Mapping[str, Array]) -> Sequence[Array]:
-        names = [o.name for o in self.outputs]
+    def _run_values(self, feeds: Mapping[str, Array], only: Sequence[str] | None) -> Sequence[Array]:
+        known = {o.name: o for o in self.outputs}
+        wanted = self.outputs if only is None else [known[name] for name in only]
         values = {name: _to_value(array) for name, array in feeds.items()}
-        outputs = self._session.run_with_ort_values(names, {**values, **self._weights}, self._options)
-        return [_from_value(value, info.dtype) for value, info in zip(outputs, self.outputs, strict=True)]
+        outputs = self._session.run_with_ort_values(
+            [o.name for o in wanted], {**values, **self._weights}, self._options
+        )
+        return [_from_value(value, info.dtype) for value, info in zip(outputs, wanted, strict=True)]
 
 
 def _to_value(array: Array) -> ort.OrtValue:

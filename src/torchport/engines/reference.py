@@ -49,8 +49,8 @@ class ReferenceRunner:
         self.inputs = tensor_infos(v for v in model.graph.inputs if str(v.name) not in model.graph.initializers)
         self.outputs = tensor_infos(model.graph.outputs)
 
-    def run(self, feeds: Mapping[str, Array]) -> Sequence[Array]:
+    def run(self, feeds: Mapping[str, Array], only: Sequence[str] | None = None) -> Sequence[Array]:
         try:
-            return [np.asarray(o) for o in self._evaluator.run(None, dict(feeds))]
+            return [np.asarray(o) for o in self._evaluator.run(only, dict(feeds))]
         except Exception as error:
             raise EngineError(f"the reference evaluator fails while running the model: {error}") from error

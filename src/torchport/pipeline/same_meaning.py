@@ -52,7 +52,7 @@ def prove_same(
     _check_interface("input", old.inputs, new.inputs)
     _check_interface("output", old.outputs, new.outputs)
     rows = _Rows(old, new)
-    examples = [np.asarray(inputs[i.name]) for i in new.inputs] if inputs else _made_up(new.inputs)
+    examples = [np.asarray(inputs[i.name]) for i in new.inputs] if inputs else made_up(new.inputs)
     dims = {n: {a: d for a, d in axes.items() if rows.may_vary(d)} for n, axes in declared_dims(new).items()}
     names = [i.name for i in new.inputs]
     outputs = [o.name for o in new.outputs]
@@ -73,7 +73,8 @@ def _check_interface(what: str, old: Sequence[TensorInfo], new: Sequence[TensorI
     )
 
 
-def _made_up(infos: Sequence[TensorInfo]) -> list[Array]:
+def made_up(infos: Sequence[TensorInfo]) -> list[Array]:
+    """Random inputs of these dtypes and shapes, dimensions that may vary at size 2."""
     for info in infos:
         if info.shape is None:
             raise InputError(f"input '{info.name}' has no shape to make an example from", next_step="give --input")

@@ -22,7 +22,7 @@ def check_output(name: str, reference: Array, candidate: Array, limit: Tolerance
         ("shape", reference.shape, candidate.shape),
     ):
         if want != got:
-            problem = f"{what} is {_show(got)}, PyTorch gives {_show(want)}"
+            problem = f"{what} is {_show(got)}, expected {_show(want)}"
             return OutputCheck(name, math.inf, math.inf, math.nan, -math.inf, problem)
     if reference.dtype.kind in "OSU":
         same = bool(np.array_equal(reference, candidate))
@@ -111,13 +111,16 @@ class _Figures:
         length = math.sqrt(self.signal * self.other)
         if length == 0:
             return 1.0 if self.signal == self.other else 0.0
+        if not math.isfinite(length):
+            return math.nan  # squares that float64 cannot hold
         return min(1.0, self.dot / length)
 
     def _sqnr(self) -> float:
         """Signal to quantization noise ratio in decibels."""
         if self.noise == 0:
             return -math.inf if self.special else math.inf
-        return 10 * math.log10(self.signal / self.noise) if self.signal else -math.inf
+        ratio = self.signal / self.noise if math.isfinite(self.noise) else 0.0
+        return 10 * math.log10(ratio) if ratio else -math.inf
 
     def _problem(self, shaped: Array, ref: Array, cand: Array) -> str:
         if not self.wrong:
@@ -127,4 +130,4 @@ class _Figures:
         place = [int(i) for i in np.unravel_index(first // width, shaped.shape)] if shaped.shape else []
         share = f"{self.wrong} of {self.seen} numbers"
         kind = ", NaN or Inf in other places" if self.special else ""
-        return f"{share} differ{kind}; first at {place}: {cand[first]} for PyTorch's {ref[first]}"
+        return f"{share} differ{kind}; first at {place}: {cand[first]}, expected {ref[first]}"

@@ -1,0 +1,192 @@
+"""Does `compare` find what is wrong, and how fast beside torch's own comparison of intermediates?
+
+    make bench-compare
+    python benchmarks/compare/run.py planted --subject resnet50
+    python benchmarks/compare/run.py untouched --only 'timm/*'
+
+Each part runs in processes of their own and prints as it goes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+ZOO = HERE.parent / "zoo"
+PLANTINGS = 20
+UNTOUCHED = 20  # of each library
+
+
+def peak() -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM"):
+            return int(line.split()[1]) << 10
+    return 0
+
+
+def planted(subject: str, seeds: list[int]) -> None:
+    """In this process: plant each fault, compare, print a line of JSON."""
+    sys.path.insert(0, str(HERE))
+    import numpy as np
+    import onnxruntime
+    import torch
+    from planting import plant
+    from subjects import make
+
+    import torchport as tp
+
+    model, inputs = make(subject)
+    arrays = {n: t.numpy() for n, t in inputs.items()}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        tp.export(model, kwargs=inputs, output=path)
+        tp.compare(model, path, inputs=inputs, layers=True)  # what the first call imports and compiles
+        before = peak()
+        for seed in seeds:
+            broken = tp.graph.load(path)
+            name, kind = plant(broken, seed)
+            saved = tp.graph.save(broken, Path(folder) / "broken.onnx")
+            whole, wrong = (onnxruntime.InferenceSession(str(p)).run(None, arrays) for p in (path, saved))
+            started = time.perf_counter()
+            result = tp.compare(model, saved, inputs=inputs, layers=True)
+            seconds = time.perf_counter() - started
+            node = next(n for n in broken.graph if n.name == name)
+            found = result.first_divergence
+            props = node.metadata_props
+            right = (
+                found is not None
+                and found.suspects == (name,)
+                and found.origin.module == props.get("torchport.module", "")
+                and found.origin.source == props.get("torchport.source", "")
+            )
+            moved = max(
+                float(np.abs(a - b).max() / (np.abs(a).max() + 1e-30)) for a, b in zip(whole, wrong, strict=True)
+            )
+            print(
+                json.dumps(
+                    {
+                        "seed": seed,
+                        "kind": kind,
+                        "node": name,
+                        "operator": node.op_type,
+                        "right": right,
+                        "said": found and list(found.suspects),
+                        "seconds": round(seconds, 2),
+                        "output moved": moved,
+                        "beyond": (peak() - before) >> 20,
+                    }
+                ),
+                flush=True,
+            )
+        torch.manual_seed(0)
+
+
+def torch_intermediates(subject: str) -> None:
+    """In this process: torch's own comparison of every intermediate value."""
+    sys.path.insert(0, str(HERE))
+    import torch
+    from subjects import make
+    from torch.onnx.verification import verify_onnx_program
+
+    model, inputs = make(subject)
+    program = torch.onnx.export(model, kwargs=inputs, dynamo=True, verbose=False)
+    started = time.perf_counter()
+    verify_onnx_program(program, kwargs=inputs, compare_intermediates=True)
+    print(json.dumps({"seconds": time.perf_counter() - started}), flush=True)
+
+
+def untouched(name: str) -> None:
+    """In this process: export a model of the zoo and compare it with what it came from."""
+    sys.path.insert(0, str(ZOO))
+    from spec import declare_torchvision_operators
+
+    declare_torchvision_operators()
+    from models import find
+
+    import torchport as tp
+
+    spec = find(name)
+    model = spec.model()
+    arguments = {**spec.arguments(spec.example, 0), **spec.fixed}
+    with tempfile.TemporaryDirectory() as folder:
+        exported = tp.export(model, kwargs=arguments, output=Path(folder) / "model.onnx")
+        tensors = {i.name: arguments[i.name] for i in exported.inputs if i.name in arguments}
+        result = tp.compare(model, Path(folder) / "model.onnx", inputs=tensors, layers=True)
+    counts: dict[str, int] = {}
+    for layer in result.layers:
+        counts[layer.state] = counts.get(layer.state, 0) + 1
+    cried = None if result.first_divergence is None else result.first_divergence.node
+    print(json.dumps({"agrees": result.agrees, "cried": cried, **counts}), flush=True)
+
+
+def _child(*arguments: str, limit: int = 3600) -> list[dict[str, Any]]:
+    command = [sys.executable, str(HERE / "run.py"), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=limit)
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    return lines or [{"error": (done.stderr.strip().splitlines() or ["no message"])[-1][:300]}]
+
+
+def report_planted(subjects: list[str]) -> None:
+    for subject in subjects:
+        rows = _child("planted-here", subject, *map(str, range(PLANTINGS)))
+        for row in rows:
+            print("  ", json.dumps(row))
+        right = sum(bool(r.get("right")) for r in rows)
+        seconds = sorted(r["seconds"] for r in rows if "seconds" in r)
+        middle = seconds[len(seconds) // 2] if seconds else float("nan")
+        beyond = max((r.get("beyond", 0) for r in rows), default=0)
+        print(f"{subject}: {right} of {PLANTINGS} found, median {middle:.1f} s, {beyond} MiB beyond the first run")
+        if subject == "resnet50":
+            (theirs,) = _child("torch-here", subject)
+            if "seconds" in theirs:
+                ratio = theirs["seconds"] / middle
+                print(f"{subject}: compare_intermediates {theirs['seconds']:.0f} s, {ratio:.0f} times ours")
+            else:
+                print(f"{subject}: compare_intermediates: {theirs}")
+
+
+def report_untouched(only: str | None) -> None:
+    sys.path.insert(0, str(ZOO))
+    from models import names
+
+    chosen: list[str] = []
+    for library in ("timm/", "transformers/"):
+        own = [n for n in names() if n.startswith(library) and (only is None or fnmatch.fnmatch(n, only))]
+        chosen += own[:: max(1, len(own) // UNTOUCHED)][:UNTOUCHED]
+    cried = 0
+    for name in chosen:
+        (row,) = _child("untouched-here", name)[-1:]
+        cried += row.get("cried") is not None or not row.get("agrees", False)
+        print(f"  {name}: {json.dumps(row)}", flush=True)
+    print(f"untouched: {cried} of {len(chosen)} cried wolf or could not be asked")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Plant faults and see whether compare finds them.")
+    parser.add_argument("part", nargs="?", default="all")
+    parser.add_argument("rest", nargs="*")
+    parser.add_argument("--subject", action="append")
+    parser.add_argument("--only")
+    options = parser.parse_args()
+    if options.part == "planted-here":
+        planted(options.rest[0], [int(s) for s in options.rest[1:]])
+    elif options.part == "torch-here":
+        torch_intermediates(options.rest[0])
+    elif options.part == "untouched-here":
+        untouched(options.rest[0])
+    if options.part in ("all", "planted"):
+        report_planted(options.subject or ["resnet50", "bert", "vit_b"])
+    if options.part in ("all", "untouched"):
+        report_untouched(options.only)
+
+
+if __name__ == "__main__":
+    main()

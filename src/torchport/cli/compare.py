@@ -1,0 +1,124 @@
+"""torchport compare A B"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from torchport.cli.given import gather, library_option, load
+from torchport.cli.own_operators import load_libraries
+from torchport.cli.show import common, print_json, progress
+
+
+@click.command("compare", short_help="Find where two models, or engines, give other numbers.")
+@click.argument("a", metavar="A")
+@click.argument("b", metavar="[B]", required=False)
+@click.option(
+    "--input", "-i", "inputs", multiple=True, metavar="SPEC", help="x=x.npy, x=float32[1,3,224,224], n=3; repeat."
+)
+@click.option("--data", metavar="FOLDER", help="Samples instead: a folder of .npz files, or one.")
+@click.option("--layers", is_flag=True, help="Compare every tensor inside, and find where the error is born.")
+@click.option("--isolate", is_flag=True, help="Also give each node the reference's inputs.")
+@click.option("--engines", metavar="X,Y", help="Without B: hold A in the first engine against the others.")
+@click.option("--map", "outputs", multiple=True, metavar="A=B", help="Which output is which; repeat for each.")
+@click.option("--rtol", type=float, help="Relative tolerance.  [default: by dtype]")
+@click.option("--atol", type=float, help="Tolerance beside a tensor's largest number.  [default: by dtype]")
+@click.option("--save", metavar="FOLDER", help="For the worst sample, and the first node that differs.")
+@click.option("--memory", metavar="SIZE", default="1GiB", show_default=True, help="For tensors held at once.")
+@click.option("--all", "every", is_flag=True, help="Show every layer.")
+@click.option("--seed", default=0, show_default=True, help="Seed for made-up inputs and weights.")
+@click.option("--trust", is_flag=True, help="Load a .pt or .pt2 that runs code when loaded.")
+@library_option
+@common
+def command(
+    a: str,
+    b: str | None,
+    inputs: tuple[str, ...],
+    data: str | None,
+    engines: str | None,
+    outputs: tuple[str, ...],
+    memory: str,
+    every: bool,
+    seed: int,
+    trust: bool,
+    libraries: tuple[str, ...],
+    as_json: bool,
+    quiet: bool,
+    **options: Any,
+) -> None:
+    """Hold model B against A: PyTorch models, ONNX files or .npz of saved tensors.
+
+    Exits 1 if an output differs.
+
+    \b
+    torchport compare model.py:Net model.onnx --input x=float32[1,3,224,224]
+    torchport compare fp32.onnx int8.onnx --data samples/ --layers
+    torchport compare model.onnx --engines onnxruntime,reference --layers
+    """
+    chosen = tuple(e for e in (engines or "onnxruntime").split(",") if e)
+    pairs = dict(_pair(text) for text in outputs)
+    budget = _bytes(memory)
+    with progress(quiet or as_json) as say:
+        say("loading")
+        from torchport.pipeline.comparing import compare
+
+        given = [_Given(a, seed, trust), *([_Given(b, seed, trust)] if b else [])]
+        found = compare(
+            given[0].model,
+            given[1].model if b else None,
+            inputs=_inputs(given, inputs, seed) if data is None else None,
+            data=data,
+            engines=chosen,
+            outputs=pairs,
+            budget=budget,
+            libraries=load_libraries(libraries),
+            progress=say,
+            **options,
+        )
+    results = found if isinstance(found, dict) else {"": found}
+    if as_json:
+        print_json(found)
+    else:
+        click.echo("\n\n".join(one.text(every=every) for one in results.values()))
+    if not all(one.agrees for one in results.values()):
+        raise click.exceptions.Exit(1)
+
+
+class _Given:
+    """One side as it stands on the command line; a PyTorch model is loaded, the rest is opened by its path."""
+
+    def __init__(self, text: str, seed: int, trust: bool) -> None:
+        self.source = None if text.endswith((".onnx", ".npz")) else load(text, seed=seed, trust=trust)
+        self.model = text if self.source is None else self.source.model
+
+
+def _inputs(given: list[_Given], texts: tuple[str, ...], seed: int) -> Any:
+    """What --input says, or example_inputs() beside a PyTorch model; by name where there are names."""
+    from torchport.capture.inputs import build_inputs, parse_input
+
+    sources = [g.source for g in given if g.source is not None]
+    if sources:
+        args, kwargs = gather(sources[0], texts, seed, required=False)
+    else:
+        args, kwargs = build_inputs([parse_input(text) for text in texts], seed=seed)
+    if args and kwargs:
+        raise click.UsageError("give all inputs by name, or none")
+    return kwargs or args or None
+
+
+def _pair(text: str) -> tuple[str, str]:
+    one, sign, other = text.partition("=")
+    if not sign or not one or not other:
+        raise click.BadParameter(f"'{text}' is not A=B", param_hint="--map")
+    return one, other
+
+
+def _bytes(text: str) -> int:
+    import re
+
+    units = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]?)(?:i?b)?", text.strip().lower())
+    if match is None:
+        raise click.BadParameter(f"'{text}' is no size such as 512MiB or 2GiB", param_hint="--memory")
+    return int(float(match[1]) * units[match[2]])

@@ -1,0 +1,179 @@
+"""What a comparison found, and how it is shown."""
+
+from __future__ import annotations
+
+import dataclasses
+import textwrap
+from collections.abc import Mapping
+from typing import Literal
+
+from torchport.comparing.figures import Figures
+from torchport.comparing.glance import Glance
+from torchport.records import Finding, Origin
+
+State = Literal["agrees", "born", "carried", "differs", "no partner"]
+
+_MARKS = {"agrees": " ", "born": "✗", "carried": "·", "differs": "~", "no partner": "?"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Layer:
+    """One tensor of the candidate and its partner.
+
+    Attributes:
+        tensor: its name in the candidate.
+        node: the node that makes it.
+        operator: that node's operator.
+        origin: where the node comes from.
+        partner: what it was compared with; empty if nothing.
+        state: ``agrees``; ``born``: the error is made here; ``carried``: it came in; ``differs``: it is off, but what
+            follows from it agrees; ``no partner``.
+        glance: how far off it is.
+        isolated: how far off it is when the node gets the reference's inputs.
+    """
+
+    tensor: str
+    node: str
+    operator: str
+    origin: Origin
+    partner: str
+    state: State
+    glance: Glance | None = None
+    isolated: Glance | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Divergence:
+    """Where the two sides first part.
+
+    Attributes:
+        node: the ONNX node that gets what is right and gives what is not.
+        operator: its operator.
+        origin: its module, Python line and torch operator.
+        suspects: nodes among which it is, where it could not be told which; the first is `node`.
+        tensor: the tensor that shows the error.
+        figures: that tensor beside the reference's.
+        inputs: what the node gets, beside the reference's where that has it.
+        files: the one-node model and its data, if saved.
+    """
+
+    node: str
+    operator: str
+    origin: Origin
+    suspects: tuple[str, ...]
+    tensor: str
+    figures: Figures | None
+    inputs: Mapping[str, str]
+    files: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        lines = [f"first divergence: node '{self.node}' ({self.operator})"]
+        if len(self.suspects) > 1:
+            lines.append(f"  or one of the {len(self.suspects) - 1} after it: {_some(self.suspects[1:])}")
+        lines.append(f"  module  {self.origin.module or '(the model itself)'}")
+        lines.append(f"  python  {self.origin.source or 'unknown'}")
+        lines.append(f"  torch   {self.origin.operator or 'unknown'}")
+        for name, text in self.inputs.items():
+            lines.append(f"  in   {name}: {text}")
+        if self.figures is not None:
+            lines.append(f"  out  {self.tensor}: {short(self.figures)}")
+        if self.files:
+            lines.append(f"  rerun it with {' and '.join(self.files)}")
+        return "\n".join(lines)
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """How two models, or one in two engines, compare.
+
+    Attributes:
+        names: what was compared: the reference and the candidate.
+        outputs: the figures of each output, the worst over all samples.
+        samples: how many were compared.
+        layers: every tensor of the candidate, in order of execution; empty if not asked for.
+        first_divergence: where they part; None if the outputs agree or layers were not asked for.
+        worst: the sample with the largest error, and the file it was saved to.
+        findings: what else the user should know.
+        error: why the candidate could not be asked; empty if it could.
+    """
+
+    names: tuple[str, str]
+    outputs: tuple[Figures, ...]
+    samples: int
+    layers: tuple[Layer, ...] = ()
+    first_divergence: Divergence | None = None
+    worst: str = ""
+    findings: tuple[Finding, ...] = ()
+    error: str = ""
+
+    @property
+    def agrees(self) -> bool:
+        return not self.error and bool(self.outputs) and all(f.ok for f in self.outputs)
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def text(self, *, every: bool = False) -> str:
+        """For a terminal of 80 columns; `every` layer, or those that matter."""
+        lines = [f"{self.names[1]} against {self.names[0]}, {_samples(self.samples)}"]
+        lines += [f"  {f.name}: {short(f)}" for f in self.outputs]
+        if self.layers:
+            lines += ["", *_layer_lines(self.layers, every)]
+        if self.first_divergence is not None:
+            lines += ["", str(self.first_divergence)]
+        lines += [_bullet(str(f)) for f in self.findings]
+        if self.worst:
+            lines.append(f"worst sample: {self.worst}")
+        return "\n".join([*lines, self.verdict()])
+
+    def verdict(self) -> str:
+        if self.error:
+            return f"NOT compared: {self.error}"
+        wrong = [f for f in self.outputs if not f.ok]
+        if wrong:
+            return f"DIFFERENT: {len(wrong)} of {len(self.outputs)} outputs differ"
+        return f"the same: {_outputs(len(self.outputs))} within tolerance"
+
+
+def _outputs(count: int) -> str:
+    return "the output is" if count == 1 else f"all {count} outputs are"
+
+
+def _samples(count: int) -> str:
+    return "one sample" if count == 1 else f"{count} samples"
+
+
+def short(figures: Figures) -> str:
+    """The figures in one line, the problem first where there is one."""
+    if figures.problem:
+        return figures.problem
+    exact = "exact" if figures.max_abs == 0 else f"max abs {figures.max_abs:.1e}, SQNR {figures.sqnr:.0f} dB"
+    return f"agrees, {exact}"
+
+
+def _layer_lines(layers: tuple[Layer, ...], every: bool) -> list[str]:
+    counts = {s: sum(x.state == s for x in layers) for s in _MARKS}
+    told = ", ".join(f"{n} {s}" for s, n in counts.items() if n)
+    shown = layers if every else [x for x in layers if x.state in ("born", "carried", "differs")][:_MOST]
+    lines = [f"layers: {told}", *(_layer_line(x) for x in shown)]
+    left = sum(x.state in ("born", "carried", "differs") for x in layers) - len(shown)
+    return lines + ([f"    and {left} more that differ (--all shows every tensor)"] if left > 0 and not every else [])
+
+
+_MOST = 12
+
+
+def _layer_line(layer: Layer) -> str:
+    off = "" if layer.glance is None else f"{layer.glance.relative:.0e}"
+    alone = "" if layer.isolated is None else f"  alone {layer.isolated.relative:.0e}"
+    where = layer.origin.module or layer.origin.source
+    named = f"{layer.tensor[:28]:28} {layer.operator[:18]:18}"
+    return f"  {_MARKS[layer.state]} {named} {off:>6}{alone}  {where[-22:]}".rstrip()
+
+
+def _some(names: tuple[str, ...]) -> str:
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+
+def _bullet(text: str) -> str:
+    return textwrap.fill(text, 80, initial_indent="· ", subsequent_indent="  ", break_long_words=False)

@@ -1,0 +1,41 @@
+"""One node and its data in two files, so that anyone can run it again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from torchport.comparing.samples import save_sample
+from torchport.graph import files
+from torchport.graph.cutting import cut
+from torchport.graph.values import used_by
+
+Array = np.ndarray[Any, Any]
+
+
+def inputs_of(node: ir.Node) -> list[str]:
+    """What a node gets from other nodes or from the model's inputs: no weights."""
+    found = [v for v in used_by(node) if not v.is_initializer() and not _is_constant(v)]
+    return [str(v.name) for v in dict.fromkeys(found)]
+
+
+def _is_constant(value: ir.Value) -> bool:
+    producer = value.producer()
+    return producer is not None and producer.op_type == "Constant"
+
+
+def save_node(
+    model: ir.Model, node: ir.Node, folder: Path, inputs: Mapping[str, Array], expected: Mapping[str, Array]
+) -> tuple[str, str]:
+    """Write `node.onnx` and `node.npz`: the node alone, what it gets, and under ``expected.`` what it should give."""
+    folder.mkdir(parents=True, exist_ok=True)
+    part = cut(model, inputs_of(node), [str(v.name) for v in node.outputs if v.name])
+    name = "".join(c if c.isalnum() or c in "-_." else "_" for c in str(node.name)) or "node"
+    target, data = folder / f"{name}.onnx", folder / f"{name}.npz"
+    files.save(part, target)
+    save_sample(data, {**inputs, **{f"expected.{k}": v for k, v in expected.items()}})
+    return str(target), str(data)

@@ -1,0 +1,100 @@
+"""Whether two tensors agree, found out fast: a comparison of layers looks at hundreds of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+
+from torchport.proving.metrics import check_output
+from torchport.proving.tolerances import FLOOR, Tolerance, tolerance
+
+Array = np.ndarray[Any, Any]
+
+_SAMPLES = 512
+_SURE = 1 - 1e-6  # of the limit: below it, rounding of this float32 arithmetic cannot change the verdict
+_FINE = 1e-30  # a limit below that may be rounded to zero in float32
+
+
+@dataclasses.dataclass(frozen=True)
+class Glance:
+    """How far apart two tensors are, in short.
+
+    Attributes:
+        ok: whether they agree by the rule of the proof.
+        max_abs: the largest difference.
+        scale: the reference's largest magnitude.
+    """
+
+    ok: bool
+    max_abs: float
+    scale: float
+
+    @property
+    def relative(self) -> float:
+        """The largest difference beside the largest number."""
+        if self.max_abs == 0:
+            return 0.0
+        return self.max_abs / self.scale if self.scale else math.inf
+
+
+def glance(reference: Array, candidate: Array, limit: Tolerance | None = None) -> Glance:
+    """Compare two tensors by the rule of `proving.metrics.check_output`, in one pass where that is clear."""
+    limit = limit or tolerance(reference.dtype.name)
+    if reference.dtype.kind in "OSU" or candidate.dtype.kind in "OSU":
+        same = reference.shape == candidate.shape and bool(np.array_equal(reference, candidate))
+        return Glance(same, 0.0 if same else math.inf, 0.0)
+    if reference.dtype == np.float32 and candidate.dtype == np.float32 and reference.shape == candidate.shape:
+        found = _in_float32(reference, candidate, limit)
+        if found is not None:
+            return found
+    checked = check_output("", reference, candidate, limit)
+    return Glance(checked.ok, checked.max_abs, _scale(reference))
+
+
+def _in_float32(reference: Array, candidate: Array, limit: Tolerance) -> Glance | None:
+    """The verdict where float32 arithmetic is enough to tell that they agree."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        error, size = np.abs(candidate - reference), np.abs(reference)
+        largest, scale = float(error.max(initial=0.0)), float(size.max(initial=0.0))
+        floor = max(limit.atol * scale, limit.atol * FLOOR)
+        if not math.isfinite(scale) or not math.isfinite(largest) or floor < _FINE:
+            return None
+        clear = largest <= _SURE * floor or bool((error <= _SURE * (limit.rtol * size + floor)).all())
+    return Glance(True, largest, scale) if clear else None
+
+
+def _scale(array: Array) -> float:
+    if array.dtype.kind in "OSU" or not array.size:
+        return 0.0
+    numbers = np.abs(array).astype(np.float64)
+    return float(numbers[np.isfinite(numbers)].max(initial=0.0))
+
+
+class Sampled:
+    """A few numbers spread over a tensor: most tensors that differ show it there."""
+
+    def __init__(self, array: Array) -> None:
+        flat = np.ascontiguousarray(array).reshape(-1)
+        self._few = flat[:: max(1, flat.size // _SAMPLES)]
+        self._scale = _scale(array)
+
+    def may_agree(self, reference: Array, limit: Tolerance) -> bool:
+        """Whether a tensor of the same shape and dtype may agree with this one; False is certain, True is not."""
+        flat = np.ascontiguousarray(reference).reshape(-1)
+        few = flat[:: max(1, flat.size // _SAMPLES)]
+        if few.dtype.kind in "biu":
+            return bool(np.array_equal(few, self._few))
+        a, b = few.astype(np.float64), self._few.astype(np.float64)
+        room = 2 * limit.atol * max(self._scale, FLOOR)
+        with np.errstate(invalid="ignore"):
+            near = np.abs(a - b) <= 2 * limit.rtol * np.abs(a) + room
+        return bool((near | (a == b) | (np.isnan(a) & np.isnan(b))).all())
+
+
+def tells_little(array: Array) -> bool:
+    """Whether a tensor is made of one number only: such ones agree by chance."""
+    flat = np.ascontiguousarray(array).reshape(-1)
+    return flat.size < 4 or bool((flat[: 1 << 16] == flat[0]).all())

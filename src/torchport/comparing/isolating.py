@@ -1,0 +1,88 @@
+"""Each layer by itself: give every node the reference's tensors, so that errors do not add up on the way.
+
+The candidate is taken apart at every tensor that has a partner: who used the tensor now reads an input of the same
+numbers from the reference. It stays one model, run slice by slice, not one session a node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from torchport.comparing.against_onnx import alike
+from torchport.comparing.against_torch import Pair
+from torchport.comparing.glance import Glance, glance
+from torchport.comparing.layered import Layered
+from torchport.comparing.layers import Reference
+from torchport.engines.base import open_session
+from torchport.graph.cutting import cut
+from torchport.graph.values import used_by
+from torchport.proving.tolerances import Tolerance
+from torchport.tensors import numpy_dtype
+
+Array = np.ndarray[Any, Any]
+
+_GIVEN = "__given"
+
+
+def isolated(
+    candidate: Layered,
+    reference: Reference,
+    pairs: Mapping[str, Pair],
+    feeds: Mapping[str, Array],
+    *,
+    budget: int,
+    limits: Callable[[str, str], Tolerance],
+) -> dict[str, Glance]:
+    """How far off each paired tensor is when what it is made from is the reference's."""
+    dtypes = {o.name: o.dtype for o in candidate.session.outputs}
+    apart = _taken_apart(candidate.model, {n: dtypes[n] for n in pairs})
+    own = {str(v.name): v for n in apart.graph for v in n.outputs}
+    found: dict[str, Glance] = {}
+    for names in candidate.slices(feeds, budget // 2, [n for n in candidate.values if n in pairs]):
+        needed = _needed(own[n] for n in names)
+        given = [n.removesuffix(_GIVEN) for n in needed if n.endswith(_GIVEN)]
+        theirs = reference.fetch({n: pairs[n].key for n in dict.fromkeys([*given, *names])})
+        arrays = {n + _GIVEN: theirs[n].astype(numpy_dtype(dtypes[n]), copy=False) for n in given}
+        arrays |= {n: feeds[n] for n in needed if not n.endswith(_GIVEN)}
+        session = open_session(cut(apart, needed, names), candidate.session.engine, libraries=candidate.libraries)
+        for name, array in session.run(arrays).items():
+            limit = limits(theirs[name].dtype.name, array.dtype.name)
+            found[name] = glance(*alike(theirs[name], array), limit)
+    return found
+
+
+def _taken_apart(model: ir.Model, dtypes: Mapping[str, str]) -> ir.Model:
+    """A copy in which everyone who read one of these tensors reads an input instead."""
+    copy = model.clone()
+    for node in list(copy.graph):
+        for value in node.outputs:
+            if str(value.name) not in dtypes:
+                continue
+            dtype = ir.DataType.from_numpy(numpy_dtype(dtypes[str(value.name)]))
+            given = ir.Value(name=f"{value.name}{_GIVEN}", type=ir.TensorType(dtype))
+            for use in list(value.uses()):
+                use.node.replace_input_with(use.idx, given)
+            copy.graph.inputs.append(given)
+    return copy
+
+
+def _needed(values: Iterable[ir.Value]) -> list[str]:
+    """The inputs of the graph that these tensors are made from."""
+    waiting = list(values)
+    seen: set[ir.Value] = set()
+    inputs: dict[str, None] = {}
+    while waiting:
+        value = waiting.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        producer = value.producer()
+        if producer is not None:
+            waiting += used_by(producer)
+        elif value.is_graph_input() and not value.is_initializer():
+            inputs[str(value.name)] = None
+    return list(inputs)

@@ -1,0 +1,119 @@
+"""Hold every tensor of a candidate against the reference's, and find where the error is born."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import onnx_ir as ir
+
+from torchport.capture.origins import origin_of
+from torchport.comparing.against_torch import Pair
+from torchport.comparing.comparison import Layer, State
+from torchport.comparing.divergence import Region, Spread
+from torchport.comparing.layered import Layered
+
+Array = np.ndarray[Any, Any]
+
+_USUAL = 8  # times the median error of tensors that agree
+_ROUNDING = 5e-7  # a few steps of float32
+_NOTABLE = 16  # times that is no rounding any more
+
+
+class Reference(Protocol):
+    """The other side of a comparison by layers."""
+
+    def pairs(self, arrays: Mapping[str, Array], values: Mapping[str, ir.Value]) -> Mapping[str, Pair]:
+        """The partners of some of the candidate's tensors."""
+        ...
+
+    def fetch(self, keys: Mapping[str, Any]) -> Mapping[str, Array]:
+        """The reference's tensors of these keys, by the candidate's names."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Layers:
+    """What the comparison by layers found."""
+
+    layers: tuple[Layer, ...]
+    region: Region | None
+    pairs: Mapping[str, Pair]
+
+
+def look(
+    candidate: Layered, reference: Reference, feeds: Mapping[str, Array], *, budget: int, agree: Sequence[str]
+) -> Layers:
+    """Compare all tensors, a slice at a time.
+
+    Args:
+        candidate: the model whose tensors are looked at.
+        reference: what they are held against.
+        feeds: the candidate's inputs.
+        budget: bytes of the candidate's tensors to hold at once.
+        agree: outputs of the candidate that were found to agree, whatever their inner partners say.
+    """
+    pairs: dict[str, Pair] = {}
+    for names in candidate.slices(feeds, budget, list(candidate.values)):
+        pairs |= reference.pairs(candidate.run(feeds, names), candidate.values)
+    graph, ends = candidate.model.graph, set(candidate.outputs)
+    region, off, born = _where(graph, pairs, ends, set(agree))
+    layers = [_layer(v, pairs.get(n), n in agree, v in off, born) for n, v in candidate.values.items()]
+    return Layers(tuple(layers), region, pairs)
+
+
+def _where(
+    graph: ir.Graph, pairs: Mapping[str, Pair], ends: set[str], agree: set[str]
+) -> tuple[Region | None, set[ir.Value], set[ir.Node]]:
+    """Where the error is born, the tensors it is in, and the nodes that make it."""
+    wrong_ends = ends - agree
+    if not wrong_ends:
+        return _inside(graph, pairs), set(), set()
+    sure, notable = _levels(pairs)
+    bad = {n for n, p in pairs.items() if not p.glance.ok or p.glance.relative > notable} - agree
+    good = (set(pairs) - bad) | agree
+    certain = {n for n in bad if n in pairs and pairs[n].certain} | wrong_ends
+    spread = Spread(graph, good, bad | wrong_ends, ends=wrong_ends, sure=sure, certain=certain)
+    return spread.first(), spread.off, set(spread.born())
+
+
+def _inside(graph: ir.Graph, pairs: Mapping[str, Pair]) -> Region | None:
+    """The outputs agree; the first tensor inside that differs from a partner beyond doubt, if any."""
+    sure, _ = _levels(pairs)
+    good = {n for n, p in pairs.items() if p.glance.ok}
+    for node in graph:
+        for name in [str(v.name) for v in node.outputs]:
+            if name in pairs and name not in good and pairs[name].certain:
+                return Spread(graph, good, {name}, ends={name}, sure=sure, certain={name}).first()
+    return None
+
+
+def _levels(pairs: Mapping[str, Pair]) -> tuple[set[str], float]:
+    """Tensors that agree as closely as most of those that agree do, and the error from which on it is no rounding."""
+    errors = sorted(p.glance.relative for p in pairs.values() if p.glance.ok)
+    usual = errors[len(errors) // 2] if errors else 0.0
+    limit = max(_USUAL * usual, _ROUNDING)
+    return {n for n, p in pairs.items() if p.glance.ok and p.glance.relative <= limit}, _NOTABLE * limit
+
+
+def _layer(value: ir.Value, pair: Pair | None, good: bool, off: bool, born: set[ir.Node]) -> Layer:
+    node = value.producer()
+    assert node is not None
+    good = good or (pair is not None and pair.glance.ok)
+    state: State = "agrees" if good else "no partner"
+    if off:
+        state = "born" if node in born else "carried"
+    elif pair is not None and not good:
+        state = "differs"
+    domain = f"{node.domain}::" if node.domain else ""
+    return Layer(
+        str(value.name),
+        str(node.name),
+        domain + node.op_type,
+        origin_of(node),
+        pair.partner if pair else "",
+        state,
+        pair.glance if pair else None,
+    )

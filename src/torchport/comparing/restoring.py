@@ -1,0 +1,264 @@
+"""Put layers of a model in lower precision back to how its float original has them.
+
+A node of the original takes and gives tensors that others carry in the other model, see `carrying`. Nodes between which
+no tensor is carried over (fused ones) are one layer, and so are the nodes of one module.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterable, Iterator, Sequence
+
+import onnx
+import onnx_ir as ir
+from onnx_ir.passes.common import LiftConstantsToInitializersPass, RemoveUnusedNodesPass
+
+from torchport.comparing.carrying import FLOATS, Carriers
+from torchport.comparing.fake_quantized import fake_quantized
+from torchport.comparing.recorded import typed
+from torchport.errors import InputError
+from torchport.graph.describing import module_of
+from torchport.graph.values import Names, subgraphs, used_by
+
+
+@dataclasses.dataclass(frozen=True)
+class Layer:
+    """Nodes of the float original that go back to float together.
+
+    Attributes:
+        name: the module, or the first and last node.
+        nodes: the names of the nodes.
+        takes: tensors of the original that go in.
+        gives: tensors of the original that come out.
+    """
+
+    name: str
+    nodes: tuple[str, ...]
+    takes: tuple[str, ...]
+    gives: tuple[str, ...]
+    places: tuple[int, ...] = dataclasses.field(repr=False, default=())
+
+
+class Restorer:
+    """A float model and one in lower precision, of which layers can be put back.
+
+    Args:
+        reference: the float original.
+        candidate: the model in float16 or int8.
+        engine: what tells the types of tensors that ONNX does not know.
+        libraries: operator libraries you trust, by path.
+
+    Example:
+        >>> restorer = Restorer(fp32, fp16)
+        >>> mixed = restorer.mixed([restorer.layers[3]])
+    """
+
+    def __init__(
+        self,
+        reference: ir.Model,
+        candidate: ir.Model,
+        *,
+        engine: str = "onnxruntime",
+        libraries: Sequence[str | os.PathLike[str]] = (),
+    ) -> None:
+        self.reference = _lifted(typed(reference, engine, libraries))
+        self.candidate = _lifted(typed(candidate, engine, libraries))
+        fake_quantized(self.candidate)
+        self._nodes = list(self.reference.graph)
+        self._constant = _constant_nodes(self._nodes)
+        self.carriers = Carriers(self.reference, self.candidate)
+        groups = [self._layer(places) for places in self._grouped()]
+        self.layers = [g for g in groups if self._why_not(g) is None]
+        self.unjudged = {g.name: str(why) for g in groups if (why := self._why_not(g))}
+
+    def _grouped(self) -> Iterator[tuple[int, ...]]:
+        """Nodes that are one layer, by their places."""
+        sets = _Sets(len(self._nodes))
+        makers = {v: i for i, n in enumerate(self._nodes) for v in n.outputs}
+        modules: dict[str, int] = {}
+        for i, node in enumerate(self._nodes):
+            module = module_of(node)
+            if module and self._nodes[i] not in self._constant:
+                sets.join(modules.setdefault(module, i), i)
+            for value in used_by(node):
+                maker = makers.get(value)
+                if maker is not None and not self.is_constant(value) and self.carriers.hidden(str(value.name)):
+                    sets.join(maker, i)
+        for places in sets.groups():
+            given = [v for i in places if self._nodes[i] not in self._constant for v in self._nodes[i].outputs]
+            if any(v.dtype in FLOATS for v in given):
+                yield tuple(places)
+
+    def _layer(self, places: Sequence[int]) -> Layer:
+        nodes = dict.fromkeys(self._nodes[i] for i in places)
+        takes = [v for n in nodes for v in used_by(n) if v.producer() not in nodes and not self.is_constant(v)]
+        gives = [
+            v for n in nodes for v in n.outputs if v.is_graph_output() or any(u not in nodes for u in v.consumers())
+        ]
+        names = tuple(str(n.name or n.outputs[0].name) for n in nodes)
+        module = module_of(next(iter(nodes)))
+        shared = module and all(module_of(n) == module for n in nodes)
+        label = module if shared else names[0] if len(names) == 1 else f"{names[0]} … {names[-1]}"
+        return Layer(label, names, _named(takes), _named(gives), tuple(places))
+
+    def is_constant(self, value: ir.Value) -> bool:
+        return value.is_initializer() or value.producer() in self._constant
+
+    def _why_not(self, layer: Layer) -> str | None:
+        """Why a layer cannot be put back."""
+        nodes = [self._nodes[i] for i in layer.places]
+        lost = [n for n in (*layer.takes, *layer.gives) if n not in self.carriers]
+        if lost:
+            return f"nothing carries '{lost[0]}' in the other model"
+        if any(subgraphs(n) for n in nodes):
+            return "it has branches or a loop"
+        if any(n.op_identifier() in self.reference.functions for n in nodes):
+            return "it is a local function"
+        changed = [n.op_type for n in nodes if not self._means_the_same(n)]
+        return f"{changed[0]} means something else in the other model's opset" if changed else None
+
+    def _means_the_same(self, node: ir.Node) -> bool:
+        ours, theirs = (m.graph.opset_imports.get(node.domain) for m in (self.reference, self.candidate))
+        if ours == theirs or theirs is None or not onnx.defs.has(node.op_type, node.domain):
+            return True
+        schemas = [onnx.defs.get_schema(node.op_type, v, node.domain) for v in (ours or 1, theirs)]
+        return bool(schemas[0].since_version == schemas[1].since_version)
+
+    def mixed(self, layers: Iterable[Layer]) -> ir.Model:
+        """The model in lower precision, with these layers as the original has them."""
+        model = self.candidate.clone()
+        chosen = sorted({i for layer in layers for i in layer.places})
+        restored = _Restored(model, self)
+        for i in chosen:
+            restored.add(self._nodes[i])
+        restored.connect([v for i in chosen if self._nodes[i] not in self._constant for v in self._nodes[i].outputs])
+        for domain, version in self.reference.graph.opset_imports.items():
+            model.graph.opset_imports.setdefault(domain, version)
+        model.graph.sort()
+        RemoveUnusedNodesPass()(model)
+        return model
+
+
+class _Restored:
+    """Nodes of the original on their way into the other model."""
+
+    def __init__(self, model: ir.Model, match: Restorer) -> None:
+        self._graph = model.graph
+        self._values = Names(model).values
+        self._match = match
+        self._made: dict[str, ir.Value] = {}
+
+    def add(self, node: ir.Node) -> None:
+        if node.outputs and str(node.outputs[0].name) in self._made:
+            return
+        inputs = [None if v is None else self._taken(v) for v in node.inputs]
+        new = ir.Node(
+            node.domain,
+            node.op_type,
+            inputs,
+            list(node.attributes.values()),
+            num_outputs=len(node.outputs),
+            name=f"{node.name or node.op_type}_in_float",
+            metadata_props=dict(node.metadata_props),
+        )
+        for old, out in zip(node.outputs, new.outputs, strict=True):
+            out.name = f"{old.name}_in_float" if old.name else ""
+            out.type = old.type
+            if old.name:
+                self._made[old.name] = out
+        self._graph.append(new)
+
+    def _taken(self, value: ir.Value) -> ir.Value:
+        name = str(value.name)
+        if name in self._made:
+            return self._made[name]
+        if value.is_initializer():
+            return self._weight(value)
+        producer = value.producer()
+        if producer is not None and self._match.is_constant(value):
+            self.add(producer)
+            return self._made[name]
+        return self._cast(self._match.carriers.one(name, self._values), value.dtype)
+
+    def _weight(self, value: ir.Value) -> ir.Value:
+        """The original's own weight under another name. A tensor knows its name too: this one borrows the numbers."""
+        held, name = value.const_value, f"{value.name}_in_float"
+        if held is None:
+            raise InputError(f"the weight '{value.name}' has no numbers")
+        shape = ir.Shape(held.shape.numpy())
+        lent = ir.LazyTensor(lambda: held, dtype=held.dtype, shape=shape, name=name)
+        made = ir.Value(name=name, shape=shape, type=ir.TensorType(held.dtype), const_value=lent)
+        self._graph.register_initializer(made)
+        self._made[str(value.name)] = made
+        return made
+
+    def connect(self, values: Iterable[ir.Value]) -> None:
+        """Let those who used the other model's tensors use the restored ones."""
+        names = [v.name for v in values if v.name]
+        pairs = [
+            (carrier, self._made[name]) for name in names for carrier in self._match.carriers.of(name, self._values)
+        ]
+        for carrier, made in pairs:
+            self._replace(carrier, self._cast(made, carrier.dtype))
+
+    def _cast(self, value: ir.Value, dtype: ir.DataType | None) -> ir.Value:
+        if dtype is None or value.dtype == dtype or value.dtype is None:
+            return value
+        node = ir.node("Cast", [value], {"to": dtype.value}, name=f"{value.name}_to_{dtype.name.lower()}")
+        node.outputs[0].name, node.outputs[0].type = f"{node.name}_{len(self._graph)}", ir.TensorType(dtype)
+        self._graph.append(node)
+        return node.outputs[0]
+
+    def _replace(self, old: ir.Value, new: ir.Value) -> None:
+        ends = old.is_graph_output()
+        if ends and new.is_graph_output():  # one value cannot be two outputs
+            node = ir.node("Identity", [new], name=f"{old.name}_too")
+            node.outputs[0].type = new.type
+            self._graph.append(node)
+            new = node.outputs[0]
+        shape = old.shape
+        old.replace_all_uses_with(new, replace_graph_outputs=True)
+        if ends:
+            old.name, new.name, new.shape = f"{old.name}_before", old.name, shape
+
+
+class _Sets:
+    """Numbers that belong together."""
+
+    def __init__(self, count: int) -> None:
+        self._above = list(range(count))
+
+    def _top(self, number: int) -> int:
+        while self._above[number] != number:
+            self._above[number] = number = self._above[self._above[number]]
+        return number
+
+    def join(self, one: int, other: int) -> None:
+        first, second = sorted((self._top(one), self._top(other)))
+        self._above[second] = first
+
+    def groups(self) -> list[list[int]]:
+        found: dict[int, list[int]] = {}
+        for number in range(len(self._above)):
+            found.setdefault(self._top(number), []).append(number)
+        return list(found.values())
+
+
+def _lifted(model: ir.Model) -> ir.Model:
+    LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+    return model
+
+
+def _constant_nodes(nodes: Sequence[ir.Node]) -> set[ir.Node | None]:
+    """Nodes that only weights go into: they come with the nodes that use them."""
+    found: set[ir.Node | None] = set()
+    for node in nodes:
+        used = used_by(node)
+        if used and all(v.is_initializer() or v.producer() in found for v in used):
+            found.add(node)
+    return found
+
+
+def _named(values: Iterable[ir.Value]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(str(v.name) for v in values if v.name))

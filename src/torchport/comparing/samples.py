@@ -1,0 +1,282 @@
+"""Samples: the inputs of one call, from files or from memory, read one at a time.
+
+A sample is an ``.npz`` whose names are the model's inputs, or an ``.npy`` for a model of one input. What `recording`
+saves is such an ``.npz`` that also holds what the model gave and which arguments were no tensors; those are kept apart
+from the inputs by names no input has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import threading
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from torchport.engines.base import checked_input as checked
+from torchport.errors import InputError, SaveError
+from torchport.records import TensorInfo
+from torchport.tensors import as_pairs, is_torch, numpy_dtype, to_numpy
+
+Array = np.ndarray[Any, Any]
+
+OUTPUT = "__output__."  # before the names of a recorded call's outputs
+ARGUMENTS = "__arguments__"  # JSON: a recorded call's arguments that are no tensors
+DTYPES = "__dtypes__"  # JSON: the dtypes numpy's files have no word for, such as bfloat16
+_SUFFIXES = (".npz", ".npy")
+_NO_NAME = re.compile(r"(?:arr|arg|x|input|inputs)[_.]?(\d+)")  # what tools call an array that was given no name
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """The inputs of one call.
+
+    Attributes:
+        name: the file's name, or which one of an iterable it is.
+        arrays: the inputs by name; ``arr_0``, ``arr_1`` where they have none.
+        outputs: what the model gave, if the sample was recorded.
+        arguments: arguments that are no tensors, if it was recorded.
+    """
+
+    name: str
+    arrays: Mapping[str, Array]
+    outputs: Mapping[str, Array] = dataclasses.field(default_factory=dict)
+    arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def read_samples(source: object) -> Iterator[Sample]:
+    """Samples one at a time, each read only when it is asked for.
+
+    Args:
+        source: an ``.npz`` or ``.npy``; a folder of them, ``s2`` before ``s10``; a dict of arrays, an array or a tuple
+            of arrays for one sample; a list, generator or data loader of such. Arrays may be torch tensors.
+
+    Raises:
+        InputError: there is nothing to read, or a sample cannot be read; it is named.
+
+    Example:
+        >>> for sample in read_samples("samples/"):
+        ...     session.run(fit_inputs(sample, session.inputs))
+    """
+    if isinstance(source, (str, os.PathLike)):
+        return map(_read, _files(Path(source)))
+    if _is_array(source) or isinstance(source, (Mapping, tuple)):
+        return iter([_from_memory("sample 0", source)])
+    if not isinstance(source, Iterable):
+        raise InputError(
+            f"{type(source).__name__} holds no samples",
+            next_step="give a folder of .npz files, a dict of arrays, or a list or generator of such",
+        )
+    return _from_iterable(source)
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_dir():
+        found = sorted((p for p in path.iterdir() if p.suffix in _SUFFIXES and p.is_file()), key=_natural)
+        found = [p for p in found if not p.name.startswith(".")]
+        if not found:
+            what = "holds no .npz or .npy" if any(path.iterdir()) else "is empty"
+            raise InputError(f"the folder '{path}' {what}", next_step="put one .npz for each sample there")
+        return found
+    if not path.exists():
+        raise InputError(f"there is no file or folder '{path}'")
+    if path.suffix not in _SUFFIXES:
+        raise InputError(f"'{path}' is neither .npz nor .npy", next_step="save it with np.savez(path, name=array)")
+    return [path]
+
+
+def _natural(path: Path) -> list[tuple[int, str]]:
+    """``s2`` before ``s10``: digits are ordered as numbers."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", path.name) if part]
+
+
+def _read(path: Path) -> Sample:
+    """A file as a sample. Pickles, which run code when opened, are refused."""
+    try:
+        with open(path, "rb") as file:
+            _check_magic(file.read(6))
+            file.seek(0)
+            loaded = np.load(file, allow_pickle=False)
+            arrays = {"arr_0": loaded} if isinstance(loaded, np.ndarray) else {n: loaded[n] for n in loaded.files}
+        return _sorted_out(path.name, arrays)
+    except (OSError, ValueError, EOFError, KeyError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
+        text = str(error).strip() or type(error).__name__
+        why = "it holds Python objects" if re.search("pickle|object array", text, re.I) else text.splitlines()[0]
+        raise InputError(
+            f"the sample '{path}' cannot be read: {why}",
+            next_step="save it again with np.savez(path, name=array), arrays of numbers only",
+        ) from error
+
+
+def _check_magic(start: bytes) -> None:
+    """Anything else numpy takes for a pickle, and says so, which leads astray."""
+    if not start.startswith((b"PK", b"\x93NUMPY")):
+        raise ValueError("it is no file of numpy's" if start else "it is empty")
+
+
+def _sorted_out(name: str, arrays: dict[str, Array]) -> Sample:
+    """Inputs, outputs and notes apart."""
+    unsaid = json.loads(str(arrays.pop(DTYPES))) if DTYPES in arrays else {}
+    arguments = json.loads(str(arrays.pop(ARGUMENTS))) if ARGUMENTS in arrays else {}
+    arrays = {key: array.view(_lent(unsaid[key])) if key in unsaid else array for key, array in arrays.items()}
+    outputs = {key.removeprefix(OUTPUT): array for key, array in arrays.items() if key.startswith(OUTPUT)}
+    return Sample(name, {key: a for key, a in arrays.items() if not key.startswith(OUTPUT)}, outputs, arguments)
+
+
+def _lent(name: str) -> np.dtype[Any]:
+    import ml_dtypes
+
+    if not hasattr(ml_dtypes, name):
+        raise ValueError(f"there is no dtype '{name}'")
+    return np.dtype(getattr(ml_dtypes, name))
+
+
+def _from_iterable(source: Iterable[object]) -> Iterator[Sample]:
+    count = 0
+    for item in source:
+        yield item if isinstance(item, Sample) else _from_memory(f"sample {count}", item)
+        count += 1
+    if not count:
+        raise InputError("there are no samples: the list or generator given is empty")
+
+
+def _from_memory(name: str, item: object) -> Sample:
+    if isinstance(item, Mapping):
+        named = {str(key): value for key, value in item.items()}
+    elif _is_array(item) or np.isscalar(item):
+        named = {"arr_0": item}
+    elif isinstance(item, (tuple, list)):
+        named = {f"arr_{i}": value for i, value in enumerate(item)}
+    else:
+        raise InputError(
+            f"{name} is {type(item).__name__}", next_step="give a dict of arrays, a tuple of arrays or one array"
+        )
+    return Sample(name, {key: _array(name, key, value) for key, value in named.items()})
+
+
+def _is_array(value: object) -> bool:
+    return isinstance(value, np.ndarray) or (is_torch(value) and hasattr(value, "detach"))
+
+
+def _array(sample: str, key: str, value: Any) -> Array:
+    array = to_numpy(value) if is_torch(value) else np.asarray(value)
+    if array.dtype.kind == "O" and not all(isinstance(text, str) for text in array.flat):
+        raise InputError(f"'{key}' of {sample} holds Python objects, no numbers", next_step="give arrays of numbers")
+    return array
+
+
+def save_sample(path: str | os.PathLike[str], arrays: Mapping[str, Array]) -> None:
+    """Write an ``.npz`` in one go: a reader sees all of it or nothing. Any name will do, and bfloat16 comes back.
+
+    Raises:
+        SaveError: it cannot be written.
+
+    Example:
+        >>> save_sample("worst.npz", {"x": x})
+    """
+    target = Path(path)
+    part = target.with_name(f".{target.name}.{os.getpid()}.{threading.get_ident()}.tmp")
+    try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(part.unlink, missing_ok=True)
+            _write(part, arrays)
+            os.replace(part, target)
+    except OSError as error:
+        raise SaveError(f"'{path}' cannot be written: {error.strerror or error}") from error
+
+
+def _write(path: Path, arrays: Mapping[str, Array]) -> None:
+    """As `np.savez` does, which cannot save an array called 'file'."""
+    plain, unsaid = {}, {}
+    for name, array in arrays.items():
+        plain[name] = _writable(name, np.asarray(array))
+        if plain[name].dtype != array.dtype and array.dtype.kind == "V":
+            unsaid[name] = array.dtype.name
+    if unsaid:
+        plain[DTYPES] = np.array(json.dumps(unsaid))
+    with zipfile.ZipFile(path, "w", allowZip64=True) as archive:
+        for name, array in plain.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, array, allow_pickle=False)
+
+
+def _writable(name: str, array: Array) -> Array:
+    if array.dtype.kind == "V":  # bfloat16, float8, int4: lent by ml_dtypes, unknown to numpy's files
+        return np.asarray(array, order="C").view(f"u{array.dtype.itemsize}")
+    if array.dtype.kind != "O":
+        return array
+    if not all(isinstance(text, str) for text in array.flat):
+        raise SaveError(f"'{name}' holds Python objects, which are not saved")
+    return array.astype(str)
+
+
+def fit_inputs(sample: Sample, infos: Sequence[TensorInfo]) -> dict[str, Array]:
+    """The sample's arrays by the model's input names, each of the right dtype and shape.
+
+    Arrays called by the inputs' names go to those; arrays without names of their own (``arr_0``, ``x0``) by position.
+
+    Args:
+        infos: the model's inputs, in order.
+
+    Raises:
+        InputError: an array is missing or one too many, or one does not fit its input; sample and input are named.
+
+    Example:
+        >>> fit_inputs(Sample("s", {"arr_0": image}), session.inputs)
+        {'image': array(...)}
+    """
+    arrays = _by_name(sample, infos)
+    try:
+        return {info.name: checked(info, _suited(arrays[info.name], info)) for info in infos}
+    except InputError as error:
+        where = f"{sample.name}, {error.where}" if error.where else sample.name
+        raise InputError(error.what, where=where, next_step=error.next_step) from error
+
+
+def _by_name(sample: Sample, infos: Sequence[TensorInfo]) -> Mapping[str, Array]:
+    names = [info.name for info in infos]
+    if not set(names) & set(sample.arrays) and all(_NO_NAME.fullmatch(n) for n in sample.arrays):
+        return _by_position(sample, infos)
+    extra = [n for n in sample.arrays if n not in names]
+    missing = [n for n in names if n not in sample.arrays]
+    if not extra and not missing:
+        return sample.arrays
+    close = get_close_matches(extra[0], missing or names, n=1, cutoff=0.3) if extra else []
+    raise InputError(
+        f"the model has no input '{extra[0]}'" if extra else f"input '{missing[0]}' is missing",
+        where=f"{sample.name}; the model takes {_told(infos)}",
+        next_step=f"is '{close[0]}' meant?" if close else "give each of the model's inputs, and no more",
+    )
+
+
+def _by_position(sample: Sample, infos: Sequence[TensorInfo]) -> dict[str, Array]:
+    if len(sample.arrays) != len(infos):
+        raise InputError(
+            f"{len(sample.arrays)} arrays for the {len(infos)} inputs of the model",
+            where=f"{sample.name}; the model takes {_told(infos)}",
+        )
+    ordered = sorted(sample.arrays, key=lambda name: int(re.findall(r"\d+", name)[-1]))
+    return {info.name: sample.arrays[name] for info, name in zip(infos, ordered, strict=True)}
+
+
+def _told(infos: Sequence[TensorInfo]) -> str:
+    return ", ".join(map(str, infos)) or "none"
+
+
+def _suited(array: Array, info: TensorInfo) -> Array:
+    """Complex numbers as the pairs ONNX takes, and bfloat16 that `np.savez` wrote as bytes of no dtype as bfloat16."""
+    if array.dtype.kind == "c" and info.dtype.startswith("float"):
+        return as_pairs(array)
+    if array.dtype.name.startswith("void") and info.dtype != "string":
+        wanted = numpy_dtype(info.dtype)
+        return array.view(wanted) if wanted.kind == "V" and wanted.itemsize == array.dtype.itemsize else array
+    return array

@@ -1,0 +1,164 @@
+"""Calls of a model, each saved as a sample: what went in, what came out, and the arguments that are no tensors."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from torchport.capture.structure import Call, output_tensors, take_apart
+from torchport.comparing.samples import ARGUMENTS, OUTPUT, save_sample
+from torchport.errors import InputError, OptionError, SaveError
+from torchport.tensors import to_numpy
+
+Array = np.ndarray[Any, Any]
+
+_LONGEST = 200  # characters of an argument that is noted, not replayed
+_WRAPPERS = ("DataParallel", "DistributedDataParallel")
+
+
+@dataclasses.dataclass(frozen=True)
+class Begun:
+    """A call that has begun: its number, and its inputs as they were before the model could change them."""
+
+    number: int
+    arrays: Mapping[str, Array]
+    arguments: Mapping[str, Any]
+
+
+class SavedCalls:
+    """A folder that calls are saved to, ``call_00001.npz`` first; several threads may call at once.
+
+    Args:
+        folder: made if it is not there.
+        limit: save that many calls at most; all if None.
+
+    Raises:
+        OptionError: the limit is no number of calls.
+        SaveError: the folder cannot be made, or holds an earlier recording.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], limit: int | None) -> None:
+        if limit is not None and limit < 1:
+            raise OptionError(f"a limit of {limit} calls records nothing", next_step="give 1 or more")
+        self.folder = _made(Path(folder))
+        self.limit = limit
+        self.paths: list[Path] = []
+        self._begun = 0
+        self._lock = threading.Lock()
+        self._process = os.getpid()
+
+    @property
+    def count(self) -> int:
+        """How many calls were saved."""
+        return len(self.paths)
+
+    def begin(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Begun | None:
+        """Take a copy of the inputs; None if this call is not to be saved.
+
+        A worker process that was forked off has its own calls, and a compiler that only looks at the model has none.
+        """
+        looked_at = torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined]
+        if looked_at or os.getpid() != self._process:
+            return None
+        if self._is_full():
+            return None
+        names, tensors, arguments = _taken_apart(unwrapped(module), args, kwargs)
+        arrays, unsaved = _arrays(names, tensors)
+        if tensors and not arrays:  # under vmap or grad: no tensor has numbers of its own
+            return None
+        number = self._next()
+        copies = {name: array.copy() for name, array in arrays.items()}
+        return Begun(number, copies, arguments | unsaved) if number else None
+
+    def _is_full(self) -> bool:
+        return self.limit is not None and self._begun >= self.limit
+
+    def _next(self) -> int:
+        """The number of the next call, 0 if the limit was reached by another thread in the meantime."""
+        with self._lock:
+            if self._is_full():
+                return 0
+            self._begun += 1
+            return self._begun
+
+    def end(self, begun: Begun | None, answer: Any) -> None:
+        """Save the call; `answer` is None if the model failed, whose inputs are then worth having all the more."""
+        if begun is None:
+            return
+        names, tensors = output_tensors(answer)
+        outputs, unsaved = _arrays([OUTPUT + name for name in names], tensors)
+        entries = {**begun.arrays, **outputs, ARGUMENTS: np.array(json.dumps({**begun.arguments, **unsaved}))}
+        path = self.folder / f"call_{begun.number:05}.npz"
+        save_sample(path, entries)
+        with self._lock:
+            self.paths.append(path)
+
+    def drop(self) -> None:
+        """Forget the calls saved so far, files and all, and begin again."""
+        with self._lock:
+            for path in self.paths:
+                path.unlink(missing_ok=True)
+            self.paths.clear()
+            self._begun = 0
+
+
+def unwrapped(module: Any) -> Any:
+    """The user's own module inside what `torch.compile` and data parallelism put around it."""
+    while True:
+        inner = getattr(module, "_orig_mod", None)
+        if inner is None and type(module).__name__ in _WRAPPERS:
+            inner = module.module
+        if inner is None:
+            return module
+        module = inner
+
+
+def _made(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SaveError(f"the folder '{folder}' cannot be made: {error.strerror}") from error
+    if any(folder.glob("call_*.npz")):
+        raise SaveError(
+            f"'{folder}' holds an earlier recording", next_step="give another folder, or remove its call_*.npz"
+        )
+    return folder
+
+
+def _taken_apart(
+    target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[list[str], list[torch.Tensor], dict[str, Any]]:
+    """The tensors by the names `torchport export` gives them, and the other arguments."""
+    try:
+        call = Call(target, args, kwargs)
+    except InputError:  # the model refuses these arguments or has no signature; the former it says better itself
+        tensors: list[torch.Tensor] = []
+        take_apart((*args, *kwargs.values()), "", tensors)
+        return [f"arr_{i}" for i in range(len(tensors))], tensors, {}
+    return call.names, call.tensors, {fixed.name: _noted(fixed.value) for fixed in call.fixed}
+
+
+def _noted(value: Any) -> Any:
+    if isinstance(value, (bool, int, float)) or (isinstance(value, str) and len(value) <= _LONGEST):
+        return value
+    return repr(value)[:_LONGEST]
+
+
+def _arrays(names: list[str], tensors: list[torch.Tensor]) -> tuple[dict[str, Array], dict[str, str]]:
+    """The tensors as arrays; those that have no numbers to save, sparse or fake ones, as notes."""
+    arrays: dict[str, Array] = {}
+    unsaved: dict[str, str] = {}
+    for name, tensor in zip(names, tensors, strict=True):
+        try:
+            arrays[name] = to_numpy(tensor)
+        except (InputError, RuntimeError, TypeError) as error:
+            unsaved[name] = f"not saved: {str(error).splitlines()[0]}"
+    return arrays, unsaved

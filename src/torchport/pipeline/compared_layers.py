@@ -1,0 +1,158 @@
+"""The comparison by layers: which pairs there are, where the error is born, and the node that makes it."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from torchport.capture.origins import origin_of
+from torchport.comparing.against_onnx import OnnxReference, alike
+from torchport.comparing.against_torch import Pair, Slice, partner_arrays
+from torchport.comparing.comparison import Divergence, Layer, short
+from torchport.comparing.divergence import Region
+from torchport.comparing.evidence import inputs_of, save_node
+from torchport.comparing.figures import measure
+from torchport.comparing.layered import Layered
+from torchport.comparing.layers import Layers, Reference, look
+from torchport.errors import InputError
+from torchport.pipeline.compared_regions import narrowed
+from torchport.pipeline.compared_sides import OnnxSide, SavedSide, Side, TorchSide, fitted
+from torchport.proving.tolerances import Tolerance
+from torchport.records import Finding
+
+Array = np.ndarray[Any, Any]
+Limits = Callable[[str, str], Tolerance]
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    layers: tuple[Layer, ...] = ()
+    divergence: Divergence | None = None
+    findings: tuple[Finding, ...] = ()
+
+
+class TorchReference:
+    """A PyTorch model as the reference: it is run once for each slice of the candidate's tensors."""
+
+    def __init__(self, side: TorchSide, feeds: Mapping[str, Array], limits: Limits) -> None:
+        self._side, self._feeds, self._limits = side, feeds, limits
+
+    def _ask(self) -> None:
+        self._side.ask(self._feeds)
+
+    def pairs(self, arrays: Mapping[str, Array], values: Mapping[str, ir.Value]) -> Mapping[str, Pair]:
+        return Slice(arrays, values, self._ask, self._side.root, lambda dtype: self._limits(dtype, "")).pairs()
+
+    def fetch(self, keys: Mapping[str, Any]) -> Mapping[str, Array]:
+        return partner_arrays(keys, self._ask, self._side.root)
+
+
+class SavedReference:
+    """Tensors saved elsewhere, by name."""
+
+    def __init__(self, side: SavedSide, limits: Limits) -> None:
+        self._arrays, self._limits = side.sample.arrays, limits
+
+    def pairs(self, arrays: Mapping[str, Array], values: Mapping[str, ir.Value]) -> Mapping[str, Pair]:
+        from torchport.comparing.glance import glance
+
+        found = {}
+        for name, array in arrays.items():
+            if name in self._arrays:
+                own = self._arrays[name]
+                limit = self._limits(own.dtype.name, array.dtype.name)
+                found[name] = Pair(f"'{name}'", glance(*alike(own, array), limit), name)
+        return found
+
+    def fetch(self, keys: Mapping[str, Any]) -> Mapping[str, Array]:
+        return {name: self._arrays[key] for name, key in keys.items()}
+
+
+def find_layers(
+    sides: tuple[Side, Side],
+    feeds: Mapping[str, Array],
+    limits: Limits,
+    *,
+    agree: list[str],
+    isolate: bool,
+    budget: int,
+    save: str | os.PathLike[str] | None,
+) -> Found:
+    """Compare every tensor of the candidate, an ONNX model, with the reference's."""
+    candidate_side = sides[1]
+    if not isinstance(candidate_side, OnnxSide):
+        raise InputError("layers are compared where the second side is an ONNX model", where=candidate_side.label)
+    candidate = Layered(candidate_side.model, candidate_side.engine, candidate_side.libraries)
+    reference = _reference(sides[0], candidate, feeds, limits)
+    own = fitted(feeds, candidate_side)
+    found = look(candidate, reference, own, budget=budget, agree=agree)
+    layers = found.layers
+    if isolate:
+        from torchport.comparing.isolating import isolated
+
+        alone = isolated(candidate, reference, found.pairs, own, budget=budget, limits=limits)
+        layers = tuple(dataclasses.replace(x, isolated=alone.get(x.tensor)) for x in layers)
+    divergence = None
+    findings: list[Finding] = []
+    if found.region is not None:
+        region = found.region
+        side = sides[0]
+        if len(region.nodes) > 1 and isinstance(side, TorchSide) and side.root is not None:
+            region = narrowed(region, candidate, side.root, lambda: side.ask(feeds), own, limits=limits, budget=budget)
+        divergence = _divergence(candidate, reference, found, region, own, limits, save)
+    elif set(agree) != set(candidate.outputs):
+        findings.append(Finding("the outputs differ, but no tensor inside could be paired with one that differs"))
+    return Found(layers, divergence, tuple(findings))
+
+
+def _reference(side: Side, candidate: Layered, feeds: Mapping[str, Array], limits: Limits) -> Reference:
+    if isinstance(side, TorchSide):
+        return TorchReference(side, feeds, limits)
+    if isinstance(side, OnnxSide):
+        layered = Layered(side.model, side.engine, side.libraries)
+        return OnnxReference(layered, candidate.model, fitted(feeds, side), limits)
+    assert isinstance(side, SavedSide)
+    return SavedReference(side, limits)
+
+
+def _divergence(
+    candidate: Layered,
+    reference: Reference,
+    found: Layers,
+    region: Region,
+    feeds: Mapping[str, Array],
+    limits: Limits,
+    save: str | os.PathLike[str] | None,
+) -> Divergence:
+    node = region.nodes[0]
+    names = [n for n in inputs_of(node) if n in candidate.values]
+    shown = str(region.end.name)
+    arrays = candidate.run(feeds, list(dict.fromkeys([*names, shown])))
+    keys = {n: found.pairs[n].key for n in (*names, shown) if n in found.pairs}
+    theirs = reference.fetch(keys)
+    figures = {}
+    for name in keys:
+        own, array = alike(theirs[name], arrays[name])
+        figures[name] = measure(name, own, array, tolerance=limits(own.dtype.name, arrays[name].dtype.name))
+    inputs = {n: short(figures[n]) if n in figures else "has no partner" for n in names}
+    given = {n: arrays[n] if n in arrays else feeds[n] for n in inputs_of(node) if n in arrays or n in feeds}
+    files: tuple[str, ...] = ()
+    if save is not None:
+        expected = {shown: theirs[shown]} if shown in theirs and len(region.nodes) == 1 else {}
+        files = save_node(candidate.model, node, Path(save), given, expected)
+    return Divergence(
+        str(node.name),
+        (f"{node.domain}::" if node.domain else "") + node.op_type,
+        origin_of(node),
+        tuple(str(n.name) for n in region.nodes),
+        shown,
+        figures.get(shown),
+        inputs,
+        files,
+    )

@@ -1,0 +1,107 @@
+"""Which of several nodes makes the error, where one PyTorch operator became many.
+
+PyTorch shows no steps inside an operator. So the module around it is exported again, alone, on the inputs it was seen
+to get, and the two graphs are held against each other node by node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from torchport.capture.origins import origin_of
+from torchport.comparing.against_onnx import OnnxReference
+from torchport.comparing.divergence import Region
+from torchport.comparing.layered import Layered
+from torchport.comparing.layers import look
+from torchport.errors import TorchportError
+from torchport.graph.cutting import cut
+from torchport.pipeline.exporting import export
+from torchport.proving.tolerances import Tolerance
+from torchport.tensors import to_numpy
+
+Array = np.ndarray[Any, Any]
+
+
+def narrowed(
+    region: Region,
+    candidate: Layered,
+    root: torch.nn.Module,
+    ask: Callable[[], Any],
+    feeds: Mapping[str, Array],
+    *,
+    limits: Callable[[str, str], Tolerance],
+    budget: int,
+) -> Region:
+    """The region, or fewer of its nodes if a fresh export of the module around them tells which."""
+    best = region
+    for path, (args, kwargs) in _called_once(root, origin_of(region.nodes[-1]).module, ask):
+        try:
+            fresh = export(root.get_submodule(path), args, kwargs=kwargs, allow_unproven=True)
+            part = Layered(cut(candidate.model, module=path) if path else candidate.model, candidate.session.engine)
+        except TorchportError:
+            continue  # what cannot be exported alone cannot tell; a module around it may
+        found = _looked(fresh.model, part, args, kwargs, candidate, feeds, limits, budget)
+        kept = {str(n.name) for n in found.nodes} if found is not None else set()
+        if kept and len(kept) < len(best.nodes) and kept <= {str(n.name) for n in best.nodes}:
+            best = Region(tuple(n for n in best.nodes if str(n.name) in kept), region.end)
+        if len(best.nodes) == 1:
+            break
+    return best
+
+
+def _looked(
+    fresh: ir.Model,
+    part: Layered,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    candidate: Layered,
+    feeds: Mapping[str, Array],
+    limits: Callable[[str, str], Tolerance],
+    budget: int,
+) -> Region | None:
+    reference = Layered(fresh, candidate.session.engine)
+    given = [to_numpy(t) for t in tree_leaves((args, dict(kwargs))) if isinstance(t, torch.Tensor)]
+    if len(given) != len(reference.session.inputs):
+        return None
+    theirs = {i.name: a for i, a in zip(reference.session.inputs, given, strict=True)}
+    wanted = [i.name for i in part.session.inputs]
+    inner = [n for n in wanted if n not in feeds]
+    ours = {**{n: feeds[n] for n in wanted if n in feeds}, **(candidate.run(feeds, inner) if inner else {})}
+    against = OnnxReference(reference, part.model, theirs, limits)
+    return look(part, against, ours, budget=budget, agree=[]).region
+
+
+def _called_once(
+    root: torch.nn.Module, path: str, ask: Callable[[], Any]
+) -> Iterator[tuple[str, tuple[tuple[Any, ...], dict[str, Any]]]]:
+    """The modules around `path`, innermost first, that are called once in a run, and what they are called with."""
+    parts = path.split(".") if path else []
+    around = [".".join(parts[:n]) for n in range(len(parts), -1, -1)]
+    calls: dict[str, list[Any]] = {p: [] for p in around}
+
+    def note(place: str) -> Callable[[Any, Any, Any], None]:
+        return lambda _, args, kwargs: calls[place].append(_copied((args, kwargs)))
+
+    handles = [root.get_submodule(p).register_forward_pre_hook(note(p), with_kwargs=True) for p in around]
+    try:
+        ask()
+    finally:
+        for handle in handles:
+            handle.remove()
+    for place in around:
+        if len(calls[place]) == 1 and calls[place][0] is not None:
+            yield place, calls[place][0]
+
+
+def _copied(arguments: Any) -> Any:
+    """The arguments as they are now; None where one tensor is given twice, which a copy would not show."""
+    tensors = [t for t in tree_leaves(arguments) if isinstance(t, torch.Tensor)]
+    if len({id(t) for t in tensors}) < len(tensors):
+        return None
+    return tree_map_only(torch.Tensor, lambda t: t.detach().clone(), arguments)
