@@ -13,7 +13,7 @@ from torchport.capture.places import Site
 from torchport.capture.rewrite import flow
 from torchport.capture.rewrite.expressions import FLOW
 from torchport.capture.rewrite.refusal import RewriteError
-from torchport.capture.rewrite.sites import alike, assertions, lines_asking, sites, tests_at
+from torchport.capture.rewrite.sites import alike, assertions, sites
 from torchport.capture.rewrite.source import compiled, function_of
 from torchport.capture.rewrite.transform import rewrite
 
@@ -100,19 +100,6 @@ class Plan:
                 lines = assertions(function_of(function.__code__)[0])
                 if lines:
                     self.add_lines(function.__code__, lines)
-
-    def add_elsewhere(self, site: Site, banned: set[int]) -> bool:
-        """Rewrite the other lines of a class that ask what a method of it asks at a place; whether there were any.
-
-        Torch settles a condition on sizes where it is asked first, and says nothing where it is asked again."""
-        code = self._root(site.codes)
-        tests = tests_at(function_of(code)[0], site.line)
-        added = False
-        for function in _methods_beside(code):
-            with contextlib.suppress(RewriteError):  # it is left as it is
-                lines = lines_asking(function_of(function.__code__)[0], tests) - banned
-                added |= bool(lines) and self.add_lines(function.__code__, lines) is not None
-        return added
 
     def lines(self) -> dict[Rewritten, set[int]]:
         """What is rewritten by now."""

@@ -162,12 +162,9 @@ def _add_sizes(plan: Plan, tried: _Try, request: Request, banned: set[int]) -> b
     doubtful = {c.line for c in tried.challenges}
     added = False
     for guard in tried.guards:
-        if guard.site is None or not (guard in frozen or guard.line in doubtful):
+        if guard.site is None or guard.site.line in banned or not (guard in frozen or guard.line in doubtful):
             continue
         try:
-            if guard.site.line in banned:
-                added |= plan.add_elsewhere(guard.site, banned)
-                continue
             added |= (plan.add_alike if guard in frozen else plan.add)(guard.site) is not None
         except RewriteError:
             continue  # it stays as it is, and the proof asks at the sizes in doubt
