@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint bench-export bench-zoo bench-operators bench-graph bench-rewrite clean
+.PHONY: demo test lint bench-export bench-zoo bench-operators bench-graph bench-rewrite fuzz clean
 
 demo: .venv/installed
 	$(BIN)/torchport export examples/01_first_export/model.py:Net --dynamic image:0=batch -o examples/01_first_export/model.onnx
@@ -10,7 +10,7 @@ demo: .venv/installed
 
 test: lint
 	$(BIN)/torchport ops headers --quiet || $(BIN)/torchport ops headers --fetch  # kernels are compiled against them
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadfile
 
 lint: .venv/installed
 	$(BIN)/ruff check .
@@ -37,6 +37,10 @@ bench-rewrite: .venv/installed
 bench-graph: .venv/installed
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -r benchmarks/requirements-graph.txt
 	$(BIN)/python benchmarks/graph.py
+
+# Broken and hostile files against every verb, for as long as wanted: make fuzz SECONDS=600
+fuzz: .venv/installed
+	$(BIN)/python benchmarks/fuzz.py --seconds $(or $(SECONDS),60)
 
 # torchvision without its dependencies: PyPI's is built for CUDA, and would draw in the torch it was built for.
 .venv-zoo/installed: pyproject.toml constraints.txt benchmarks/requirements-zoo.txt benchmarks/requirements-zoo-alone.txt

@@ -49,6 +49,8 @@ class Amount:
         return value if isinstance(value, Amount) else cls({(): value})
 
     def __add__(self, other: int | Fraction | Amount) -> Amount:
+        if type(other) is int and other == 0:
+            return self  # sums begin with it, thousands of times in a large model
         right = Amount.of(other)
         terms = dict(self.terms)
         for key, value in right.terms.items():
@@ -56,6 +58,8 @@ class Amount:
         return Amount(terms, exact=self.exact and right.exact)
 
     def __mul__(self, other: int | Fraction | Amount) -> Amount:
+        if type(other) is int and other == 1:
+            return self  # products begin with it
         if not isinstance(other, Amount):
             return Amount({key: value * other for key, value in self.terms.items()}, exact=self.exact)
         terms: Terms = {}

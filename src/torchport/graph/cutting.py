@@ -5,16 +5,19 @@ The part has the model's weights, not copies of them, and its own graph: the mod
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable, Sequence
 
 import onnx_ir as ir
-from onnx_ir.passes.common import ShapeInferencePass
 
 from torchport.errors import InputError
 from torchport.graph import files
 from torchport.graph.covering import Need, missing_inputs
+from torchport.graph.narrowing import UNINFERABLE
+from torchport.graph.opset_rules.inference import infer_missing
 from torchport.graph.values import Names, used_by
+from torchport.silence import silence
 
 MODULE = "torchport.module"
 
@@ -44,7 +47,7 @@ def cut(
         >>> part = tp.graph.cut("model.onnx", inputs=["relu_1"], outputs=["logits"])
         >>> tp.graph.save(part, "part.onnx")
     """
-    whole = files.load(model) if isinstance(model, (str, os.PathLike)) else model
+    whole = model if isinstance(model, ir.Model) else _opened(model, inputs, outputs, module)
     names = Names(whole)
     if module is not None:
         if inputs or outputs:
@@ -61,11 +64,19 @@ def cut(
     return _part(whole, begin, end)
 
 
+def _opened(
+    path: str | os.PathLike[str], inputs: Sequence[str], outputs: Sequence[str], module: str | None
+) -> ir.Model:
+    """The model in a file, or as much of it as the part can need: which nodes are a module's, only all can tell."""
+    return files.load(path) if module is not None else files.load_between(path, inputs, outputs)
+
+
 def _know_types(model: ir.Model, values: list[ir.Value]) -> None:
     """Inputs and outputs must say their types: inferred where the file does not."""
     if all(v.type is not None for v in values):
         return
-    ShapeInferencePass()(model)
+    with silence(), contextlib.suppress(*UNINFERABLE):
+        infer_missing(model)
     for value in values:
         if value.type is None:
             raise InputError(

@@ -89,7 +89,8 @@ def _describe(loaded: ir.Model, path: str, at: Mapping[str, int]) -> Description
     symbols = _symbols(loaded, shapes)
     sizes = _checked(at, symbols)
     total = measured(shapes)
-    weights = sorted(_weights(loaded), key=lambda w: -w.bytes)
+    nodes = list(all_nodes(loaded))
+    weights = sorted(_weights(loaded, nodes), key=lambda w: -w.bytes)
     entries = _entries(loaded)
     return Description(
         path=path,
@@ -103,19 +104,19 @@ def _describe(loaded: ir.Model, path: str, at: Mapping[str, int]) -> Description
         proof=entries["proof"] if isinstance(entries.get("proof"), dict) else None,
         inputs=tuple(_info(v) for v in loaded.graph.inputs if v.name not in loaded.graph.initializers),
         outputs=tuple(map(_info, loaded.graph.outputs)),
-        nodes=sum(1 for _ in all_nodes(loaded)),
+        nodes=len(nodes),
         weights=tuple(weights),
         dtypes=_dtypes(weights),
         parameters=sum(map(_parameters, weights)),
-        operators=_operators(loaded),
+        operators=_operators(nodes),
         symbols=symbols,
         cost=total,
         at=sizes,
         cost_at=measured(Shapes(shapes.model, sizes, like=shapes)) if sizes else None,
-        functions=_functions(loaded),
-        subgraphs=tuple(_subgraphs(loaded)),
-        own_operators=_own_operators(loaded, entries.get("operators")),
-        modules=_modules(loaded, total.by_module),
+        functions=_functions(loaded, nodes),
+        subgraphs=tuple(_subgraphs(nodes)),
+        own_operators=_own_operators(loaded, nodes, entries.get("operators")),
+        modules=_modules(nodes, total.by_module),
     )
 
 
@@ -209,12 +210,12 @@ def _entries(model: ir.Model) -> dict[str, Any]:
     return found
 
 
-def _weights(model: ir.Model) -> Iterator[Weight]:
+def _weights(model: ir.Model, nodes: list[ir.Node]) -> Iterator[Weight]:
     for graph in model.graphs():
         for name, value in graph.initializers.items():
             if value.const_value is not None:
                 yield _weight(name, value.const_value)
-    for node in all_nodes(model):
+    for node in nodes:
         tensor = constant(node)
         if tensor is not None and len(tensor.shape) and tensor.size > 1:
             yield _weight(str(node.outputs[0].name), tensor)
@@ -257,13 +258,13 @@ def _parameters(weight: Weight) -> int:
     return _elements(weight) if counted and weight.shape else 0
 
 
-def _operators(model: ir.Model) -> dict[str, int]:
-    counts = collections.Counter(operator_name(node) for node in all_nodes(model))
+def _operators(nodes: list[ir.Node]) -> dict[str, int]:
+    counts = collections.Counter(operator_name(node) for node in nodes)
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
-def _functions(model: ir.Model) -> tuple[LocalFunction, ...]:
-    calls = collections.Counter(node.op_identifier() for node in all_nodes(model))
+def _functions(model: ir.Model, nodes: list[ir.Node]) -> tuple[LocalFunction, ...]:
+    calls = collections.Counter(node.op_identifier() for node in nodes)
     return tuple(
         LocalFunction(
             "::".join(filter(None, key)), sum(1 for _ in ir.traversal.RecursiveGraphIterator(function)), calls[key]
@@ -272,15 +273,15 @@ def _functions(model: ir.Model) -> tuple[LocalFunction, ...]:
     )
 
 
-def _subgraphs(model: ir.Model) -> Iterator[Subgraph]:
-    for node in all_nodes(model):
+def _subgraphs(nodes: list[ir.Node]) -> Iterator[Subgraph]:
+    for node in nodes:
         if not subgraphs(node):
             continue
         for name, given in node.attributes.items():
             if given.type == ir.AttributeType.GRAPH and not given.is_ref():
                 graph = given.as_graph()
                 count = sum(1 for _ in ir.traversal.RecursiveGraphIterator(graph))
-                yield Subgraph(node.name or "", node.op_type, name, count, _captured(graph))
+                yield Subgraph(_text(node.name or ""), node.op_type, _text(name), count, _captured(graph))
 
 
 def _captured(graph: ir.Graph) -> tuple[str, ...]:
@@ -290,10 +291,10 @@ def _captured(graph: ir.Graph) -> tuple[str, ...]:
     return tuple(dict.fromkeys(str(v.name) for v in used if id(v) not in own))
 
 
-def _own_operators(model: ir.Model, named: Any) -> tuple[OwnOperator, ...]:
+def _own_operators(model: ir.Model, nodes: list[ir.Node], named: Any) -> tuple[OwnOperator, ...]:
     entries = {e["name"]: e for e in named or () if isinstance(e, dict) and isinstance(e.get("name"), str)}
     bodies = {f"{domain}::{name}" for domain, name, _ in model.functions}
-    counts = collections.Counter(operator_name(n) for n in all_nodes(model) if is_own(n.domain))
+    counts = collections.Counter(operator_name(n) for n in nodes if is_own(n.domain))
     return tuple(
         OwnOperator(
             name,
@@ -307,13 +308,13 @@ def _own_operators(model: ir.Model, named: Any) -> tuple[OwnOperator, ...]:
     )
 
 
-def _modules(model: ir.Model, work: Mapping[str, Size]) -> tuple[Module, ...]:
+def _modules(every: list[ir.Node], work: Mapping[str, Size]) -> tuple[Module, ...]:
     """Every module that has a node, and those above it; a weight belongs to the module that reads it first."""
     nodes: collections.Counter[str] = collections.Counter()
     parameters: collections.Counter[str] = collections.Counter()
     costs: dict[str, Size] = {}
     counted: set[int] = set()
-    for node in all_nodes(model):
+    for node in every:
         path = module_of(node)
         held = {id(t): t for t in map(_held, node.inputs) if t is not None and t.size > 1 and id(t) not in counted}
         counted |= set(held)

@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from torchport.graph import wire
 from torchport.graph.locks import sync
+from torchport.graph.unknown import write_back
 from torchport.graph.views import reference, settled, to_proto
 from torchport.graph.weights import pour, streams, weights
 
@@ -54,7 +55,7 @@ def draft_outside(model: ir.Model, folder: Path, target: Path) -> Draft:
             return settled(tensor)
         return reference(tensor, data.name, offsets[id(tensor)])
 
-    proto = to_proto(model, place=place, nested=place)
+    proto = write_back(model, to_proto(model, place=place, nested=place))
     path = folder / target.name
     _write_file(path, [wire.serialized(proto)])
     return Draft(path, data)

@@ -10,9 +10,10 @@ when one is opened: see `well_formed`.
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import onnx
@@ -24,12 +25,14 @@ from torchport.graph import opening, wire
 from torchport.graph.drafts import draft_inside, draft_outside
 from torchport.graph.external import check_external
 from torchport.graph.marks import unmarked
+from torchport.graph.narrowing import narrowed
 from torchport.graph.staging import commit, staging
 from torchport.graph.targets import check_space, check_target, explain
+from torchport.graph.unknown import remember
 from torchport.graph.weights import bodies, unread_tensors, weights
 from torchport.graph.well_formed import BROKEN, check_well_formed
 
-__all__ = ["INLINE_LIMIT", "check_external", "check_target", "load", "save", "to_bytes", "weight_bytes"]
+__all__ = ["INLINE_LIMIT", "check_external", "check_target", "load", "load_between", "save", "to_bytes", "weight_bytes"]
 
 INLINE_LIMIT = 3 * 2**29  # 1.5 GiB of weights: below protobuf's 2 GiB, with room for the graph
 
@@ -43,10 +46,34 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
         FileError: the file is missing, broken, of another format, or needs a newer onnx.
         UnsafeFileError: it reaches outside its folder or lies about sizes.
     """
+    return _opened(path, opening.parse)
+
+
+def load_between(path: str | os.PathLike[str], inputs: Sequence[str], outputs: Sequence[str]) -> ir.Model:
+    """Open of a file what lies between some tensors, or a little more; as `load`, quicker if there are many nodes.
+
+    Nodes and weights that are not needed are neither made nor checked.
+
+    Args:
+        path: the file.
+        inputs: tensors or nodes to begin at; none for the model's inputs.
+        outputs: tensors or nodes to end at; none for the model's outputs.
+
+    Raises:
+        FileError: as `load`.
+    """
+
+    def parse(content: bytes, source: Path) -> ModelProto:
+        return narrowed(content, inputs, outputs) or opening.parse(content, source)
+
+    return _opened(path, parse)
+
+
+def _opened(path: str | os.PathLike[str], parse: Callable[[bytes, Path], ModelProto]) -> ir.Model:
     source = Path(path)
     content = opening.read(source)
     try:
-        proto = opening.parse(content, source)
+        proto = parse(content, source)
         del content
         folder = source.parent.absolute()
         check_external(proto, folder, source=source)
@@ -59,8 +86,22 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
         raise FileError(f"cannot be read as a model: {reason}", where=str(source), next_step=BROKEN) from error
 
 
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """A large model is made of a million objects, none of them garbage: to look for some takes a third of the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
 def _to_model(proto: ModelProto, folder: Path, *, in_order: bool) -> ir.Model:
-    model = ir.from_proto(proto)
+    with _no_collection():
+        model = ir.from_proto(proto)
+        remember(proto, model)
     for body in bodies(model):
         ir.external_data.set_base_dir(body, folder)
         if not in_order:

@@ -95,6 +95,8 @@ def _even(nodes: list[ir.Node], parts: int) -> list[list[ir.Node]]:
 
 
 def _bytes(value: ir.Value) -> int:
+    if value.dtype in (ir.DataType.STRING, ir.DataType.UNDEFINED):
+        return 0  # texts have no size before they are there
     if value.const_value is not None:
         return value.const_value.nbytes
     if value.dtype is None or value.shape is None:

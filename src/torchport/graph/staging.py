@@ -2,7 +2,9 @@
 
 Everything is written and flushed in a hidden folder beside the target (the same disk, so moving is atomic).
 Then the data file, named by its content, is moved into place, where nothing refers to it yet; then the
-`.onnx`, the one moment the new model begins to exist.
+`.onnx`, the one moment the new model begins to exist. Before that the hidden folder notes which data files will be
+nobody's, the new one if it comes to nothing and the old one if it succeeds: whoever writes there after a crash removes
+those that are.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from torchport.graph.locks import CAN_LOCK, locked, opened, sync_folder, try_loc
 from torchport.graph.wire import PROTOBUF_LIMIT
 
 _SUFFIX = ".torchport"
+_NOTES = "nobodys"
 
 
 @contextlib.contextmanager
@@ -36,7 +39,7 @@ def staging(target: Path) -> Iterator[Path]:
     prefix = f".{target.name}."
     with contextlib.ExitStack() as stack:
         with locked(target.parent):
-            _sweep(target.parent, prefix)
+            _sweep(target, prefix)
             folder = Path(tempfile.mkdtemp(dir=target.parent, prefix=prefix, suffix=_SUFFIX))
             handle = stack.enter_context(opened(folder))
             try_lock(handle)
@@ -44,15 +47,25 @@ def staging(target: Path) -> Iterator[Path]:
         yield folder
 
 
-def _sweep(folder: Path, prefix: str) -> None:
+def _sweep(target: Path, prefix: str) -> None:
     if not CAN_LOCK:
         return
-    for entry in list(os.scandir(folder)):
+    for entry in list(os.scandir(target.parent)):
         left = entry.name.startswith(prefix) and entry.name.endswith(_SUFFIX)
         if left and entry.is_dir(follow_symlinks=False):
             with opened(Path(entry.path)) as handle:
                 if try_lock(handle):
+                    _remove_nobodys(Path(entry.path), target)
                     shutil.rmtree(entry.path, ignore_errors=True)
+
+
+def _remove_nobodys(left: Path, target: Path) -> None:
+    """Remove the data files that a killed writer noted, but for those that a model in the folder needs."""
+    with contextlib.suppress(OSError):  # no notes, or no permission: what is left over harms nobody
+        noted = (left / _NOTES).read_text().split("\n")
+        for name in _data_files(target) & set(noted):
+            if not _mentioned(name, [target, *_others(target)]):
+                os.unlink(target.parent / name)
 
 
 def commit(draft: Draft, target: Path, *, before_removal: Callable[[Path], None]) -> None:
@@ -66,11 +79,13 @@ def commit(draft: Draft, target: Path, *, before_removal: Callable[[Path], None]
     with contextlib.suppress(FileNotFoundError):
         shutil.copymode(target, draft.onnx)
     with locked(target.parent):
-        old = _data_names(target)
+        new = {draft.data.name} if draft.data else set()
+        old = _data_names(target) - new
+        (draft.onnx.parent / _NOTES).write_text("\n".join(sorted(old | new)))
         _move(draft, target)
-        for name in sorted(old - {draft.data.name if draft.data else ""}):
+        for name in sorted(old):
             with contextlib.suppress(OSError):  # the new model is there; what is left over harms nobody
-                if not _mentioned(name, target):
+                if not _mentioned(name, _others(target)):
                     before_removal(target.parent / name)
                     os.unlink(target.parent / name)
 
@@ -93,8 +108,7 @@ def _move(draft: Draft, target: Path) -> None:
 
 def _data_names(target: Path) -> set[str]:
     """The data files of the model at `target` that bear the names given here, if there is such a model."""
-    ours = re.compile(re.escape(target.stem) + r"\.[0-9a-f]{16}\.data")
-    present = {entry.name for entry in os.scandir(target.parent) if ours.fullmatch(entry.name)}
+    present = _data_files(target)
     if not present or not target.is_file() or target.stat().st_size > PROTOBUF_LIMIT:
         return set()
     try:
@@ -105,10 +119,19 @@ def _data_names(target: Path) -> set[str]:
     return present & {e.value for t in outside for e in t.external_data if e.key == "location"}
 
 
-def _mentioned(name: str, target: Path) -> bool:
-    """Whether another model in the folder, a copy of the old one say, still needs the data file."""
-    others = [p for p in target.parent.glob("*.onnx") if p.name != target.name and p.is_file()]
-    return any(_holds(other, name.encode()) for other in others)
+def _data_files(target: Path) -> set[str]:
+    """The files in the folder that bear the names given here to the data of a model at `target`."""
+    ours = re.compile(re.escape(target.stem) + r"\.[0-9a-f]{16}\.data")
+    return {entry.name for entry in os.scandir(target.parent) if ours.fullmatch(entry.name)}
+
+
+def _others(target: Path) -> list[Path]:
+    return [p for p in target.parent.glob("*.onnx") if p.name != target.name]
+
+
+def _mentioned(name: str, models: list[Path]) -> bool:
+    """Whether one of the models, a copy of an old one say, needs the data file."""
+    return any(_holds(model, name.encode()) for model in models if model.is_file())
 
 
 def _holds(path: Path, text: bytes) -> bool:

@@ -33,7 +33,7 @@ def check_well_formed(proto: ModelProto, where: str) -> bool:
         FileError: versions, names or functions make no sense, or need a newer onnx.
         UnsafeFileError: the functions unfold to more nodes than any model has.
     """
-    _check_versions(proto, where)
+    check_versions(proto, where)
     _check_support(proto, where)
     check_functions(proto, where)
     imported = _domains(proto.opset_import)
@@ -43,7 +43,8 @@ def check_well_formed(proto: ModelProto, where: str) -> bool:
     return in_order
 
 
-def _check_versions(proto: ModelProto, where: str) -> None:
+def check_versions(proto: ModelProto, where: str) -> None:
+    """There is a graph, and the installed onnx knows the versions of all that is in it."""
     if not proto.HasField("graph") or proto.ir_version < 1 or not proto.opset_import:
         raise FileError("no complete ONNX model: graph, IR version or opset is missing", where=where, next_step=BROKEN)
     if proto.ir_version > onnx.IR_VERSION:

@@ -14,6 +14,8 @@ from google.protobuf.message import EncodeError  # type: ignore[import-untyped]
 from onnx import GraphProto, ModelProto, TensorProto
 
 from torchport.errors import SaveError
+from torchport.graph.unknown import write_back
+from torchport.graph.varints import varint
 from torchport.graph.views import reference, settled, to_proto
 from torchport.graph.weights import Sink, pour, streams
 
@@ -37,7 +39,7 @@ def skeleton(model: ir.Model, location: str) -> tuple[ModelProto, list[ir.Tensor
         held.append(tensor)
         return reference(tensor, location, 0)
 
-    return to_proto(model, place=hold, nested=settled), held
+    return write_back(model, to_proto(model, place=hold, nested=settled)), held
 
 
 def pieces(proto: ModelProto, held: list[ir.TensorProtocol]) -> list[Piece]:
@@ -92,16 +94,7 @@ def _initializer(proto: TensorProto, rest: Iterator[ir.TensorProtocol]) -> list[
 
 def _field(message: Any, name: str, length: int) -> bytes:
     """The key of a length-delimited field and the length, as protobuf encodes them."""
-    return _varint(message.DESCRIPTOR.fields_by_name[name].number << 3 | 2) + _varint(length)
-
-
-def _varint(number: int) -> bytes:
-    out = bytearray()
-    while number >= 0x80:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
+    return varint(message.DESCRIPTOR.fields_by_name[name].number << 3 | 2) + varint(length)
 
 
 def _too_large(size: int) -> SaveError:

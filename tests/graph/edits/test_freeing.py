@@ -16,7 +16,7 @@ from torch import nn
 
 import torchport as tp
 from torchport.errors import InputError
-from torchport.graph.edits.freeing_places import placements
+from torchport.graph.edits.freeing.places import placements
 from torchport.graph.edits.shaping import set_dim
 
 SIZE = 5

@@ -1,0 +1,303 @@
+"""Of a file with many nodes, a model of only those that a cut can need.
+
+Making objects of ten thousand nodes takes most of the time of a small cut. So the file is read by a schema of its own,
+in which a node is nothing but bytes; from the tensors where the part ends, the nodes that make them are looked up in
+those bytes, and the message that comes out has these nodes, their weights and the types of their values. The checks
+of a file and the cut itself are then those of a whole model.
+
+Whatever is unclear (a name that is unknown or given twice, a type that nothing tells) is left to the whole model, where
+it can be explained.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
+
+from torchport.errors import FileError
+from torchport.graph.external import scopes, subgraphs
+from torchport.graph.varints import varint
+from torchport.graph.well_formed import check_functions, check_versions
+
+_SMALL = 1024  # bytes of a weight worth showing to inference, as it may be a shape
+# What is raised where nothing can be inferred: shapes that do not fit or do not end, names that are no text
+UNINFERABLE = (onnx.shape_inference.InferenceError, RuntimeError, ValueError, ir.serde.SerdeError)
+_FEW = 200  # nodes looked up one by one; for more a table of all is quicker
+
+
+class _UnclearError(Exception):
+    """Something that only the whole model can tell."""
+
+
+class _UntypedError(_UnclearError):
+    """The file does not say the type of a tensor where the part begins or ends."""
+
+
+def narrowed(content: bytes, inputs: Sequence[str], outputs: Sequence[str]) -> ModelProto | None:
+    """The model with no nodes but those between some tensors; None if the whole is needed to tell.
+
+    Args:
+        content: of the file.
+        inputs: tensors the part begins at, or nodes; none for the model's inputs.
+        outputs: tensors the part ends at, or nodes; none for the model's outputs.
+    """
+    if not inputs and not outputs:
+        return None
+    try:
+        return _Narrowing(_Skimmed.FromString(content)).between(inputs, outputs)
+    except _UntypedError:
+        return _narrowed_with_types(content, inputs, outputs)
+    except (_UnclearError, DecodeError):
+        return None
+
+
+def _narrowed_with_types(content: bytes, inputs: Sequence[str], outputs: Sequence[str]) -> ModelProto | None:
+    """As `narrowed`, after types were inferred: of the message, which is quicker than of a model."""
+    try:
+        return _Narrowing(_with_types(content)).between(inputs, outputs)
+    except (_UnclearError, DecodeError, FileError, *UNINFERABLE):
+        return None
+
+
+def _with_types(content: bytes) -> Any:
+    """The file read by the schema here, with the types and shapes that follow for values of which none is stated."""
+    proto = ModelProto.FromString(content)
+    check_versions(proto, "")
+    if proto.functions:
+        check_functions(proto, "")  # those that call each other in a circle would keep onnx busy for ever
+    for tensor in proto.graph.initializer:
+        if len(tensor.raw_data) > _SMALL:
+            tensor.ClearField("raw_data")
+            tensor.data_location = TensorProto.EXTERNAL
+    inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True)
+    for stated, completed in zip(scopes(proto.graph), scopes(inferred.graph), strict=True):
+        _restore(stated, completed)
+    found = _Skimmed.FromString(inferred.SerializeToString())
+    _refill(found.graph.initializer, list(_Skimmed.FromString(content).graph.initializer))
+    return found
+
+
+def _restore(stated: Any, completed: Any) -> None:
+    """What a graph states stays as it is; inference may know better."""
+    for field in ("input", "output", "value_info"):
+        known = {v.name: v for v in getattr(stated, field) if v.type.tensor_type.HasField("shape")}
+        _refill(getattr(completed, field), [known.get(v.name, v) for v in list(getattr(completed, field))])
+
+
+class _Narrowing:
+    def __init__(self, skimmed: Any) -> None:
+        graph = skimmed.graph
+        self._skimmed = skimmed
+        self._nodes = _Nodes(list(graph.node))
+        self._infos = _Packed(list(graph.value_info), ValueInfoProto, "name")
+        self._inputs = {v.name: v for v in map(ValueInfoProto.FromString, graph.input)}
+        self._outputs = {v.name: v for v in map(ValueInfoProto.FromString, graph.output)}
+        self._weights = {tensor.name for tensor in graph.initializer}
+        self._meant_nodes: set[int] = set()
+
+    def between(self, inputs: Sequence[str], outputs: Sequence[str]) -> ModelProto:
+        begin = list(dict.fromkeys(name for given in inputs for name in self._meant(given, begin=True)))
+        end = [name for given in outputs for name in self._meant(given, begin=False)] or list(self._outputs)
+        chosen, used = self._needed(set(begin), end)
+        made = {name for index in chosen for name in self._nodes[index].output if name}
+        entering = [name for name in begin if name not in made and not self._is_there(name)]
+        if not used.issuperset(entering) or not self._meant_nodes.issubset(chosen):
+            raise _UnclearError  # what is given, but not needed, must be there too
+        used.update(begin, end, made)
+        infos = self._typed(used, entering, {*begin, *end})
+        return self._message(chosen, used, entering, infos)
+
+    def _meant(self, given: str, *, begin: bool) -> list[str]:
+        """The tensors meant by a name: itself, or what the node of that name takes or gives."""
+        if self._is_there(given) or self._nodes.maker(given) is not None:
+            return [given]
+        index = self._nodes.named(given)
+        self._meant_nodes.add(index)
+        node = self._nodes[index]
+        if not begin:
+            return [name for name in node.output if name]
+        return [name for name in _uses(node) if self._enters(name)]
+
+    def _enters(self, name: str) -> bool:
+        """Whether a node gets this from outside: no weight, no constant, nothing its own branches make."""
+        maker = self._nodes.maker(name)
+        if maker is None or name in self._weights:
+            return name in self._inputs and name not in self._weights
+        return self._nodes[maker].op_type != "Constant"
+
+    def _is_there(self, name: str) -> bool:
+        return name in self._inputs or name in self._weights
+
+    def _needed(self, begin: set[str], end: Iterable[str]) -> tuple[list[int], set[str]]:
+        """The nodes that lead to the end, in the order of the file, and all names they use."""
+        used: set[str] = set()
+        chosen: set[int] = set()
+        waiting = list(end)
+        while waiting:
+            name = waiting.pop()
+            if name in used:
+                continue
+            used.add(name)
+            maker = None if name in begin else self._nodes.maker(name)
+            if maker is not None and maker not in chosen:
+                chosen.add(maker)
+                waiting += _uses(self._nodes[maker])
+        return sorted(chosen), used
+
+    def _typed(self, used: set[str], entering: list[str], ends: set[str]) -> dict[str, ValueInfoProto]:
+        """What is stated of the values used; where the part begins and ends a type must be."""
+        stated = {name: info for name in used if (info := self._stated(name)) is not None}
+        known = stated | {n: v for table in (self._outputs, self._inputs) for n, v in table.items() if n in used}
+        untyped = [n for n in ends if n not in self._weights and not (n in known and known[n].type.WhichOneof("value"))]
+        if untyped:
+            raise _UntypedError
+        return stated | {name: known[name] for name in entering}
+
+    def _stated(self, name: str) -> ValueInfoProto | None:
+        found = [info for index in self._infos.holding(name) if (info := self._infos[index]).name == name]
+        if len(found) > 1:
+            raise _UnclearError
+        return found[0] if found else None
+
+    def _message(
+        self, chosen: list[int], used: set[str], entering: list[str], infos: dict[str, ValueInfoProto]
+    ) -> ModelProto:
+        graph = self._skimmed.graph
+        dropped = {name for name in self._weights if name not in used}
+        weights = [t for t in graph.initializer if t.name not in dropped]
+        inputs = [*(v for n, v in self._inputs.items() if n not in dropped), *(infos.pop(n) for n in entering)]
+        outputs = [v for n, v in self._outputs.items() if n in used]
+        _refill(graph.initializer, weights)
+        _refill(graph.input, [v.SerializeToString() for v in inputs])
+        _refill(graph.output, [v.SerializeToString() for v in outputs])
+        _refill(graph.value_info, [v.SerializeToString() for v in infos.values()])
+        _refill(graph.node, [self._nodes.content(index) for index in chosen])
+        return ModelProto.FromString(self._skimmed.SerializeToString())
+
+
+class _Packed:
+    """Messages left as bytes, found by a text that one of their fields holds.
+
+    A message is parsed when it is asked for. Looking through all the bytes is quicker than parsing all of them.
+    """
+
+    def __init__(self, contents: list[bytes], kind: Any, field: str) -> None:
+        self._kind = kind
+        self._key = varint(kind.DESCRIPTOR.fields_by_name[field].number << 3 | 2)
+        self._joined = b"".join(contents)
+        self._starts = list(itertools.accumulate(map(len, contents), initial=0))
+        self._parsed: dict[int, Any] = {}
+
+    def __len__(self) -> int:
+        return len(self._starts) - 1
+
+    def __getitem__(self, index: int) -> Any:
+        if index not in self._parsed:
+            self._parsed[index] = self._kind.FromString(self.content(index))
+        return self._parsed[index]
+
+    def content(self, index: int) -> bytes:
+        return self._joined[self._starts[index] : self._starts[index + 1]]
+
+    def holding(self, text: str) -> Iterator[int]:
+        """The messages in whose bytes the text is written as that field, perhaps deep inside."""
+        encoded = text.encode(errors="surrogateescape")
+        key = self._key + varint(len(encoded)) + encoded
+        place = self._joined.find(key)
+        while place >= 0:
+            index = bisect.bisect_right(self._starts, place) - 1
+            yield index
+            place = self._joined.find(key, self._starts[index + 1])
+
+
+class _Nodes(_Packed):
+    """The nodes of a graph, found by what they make."""
+
+    def __init__(self, contents: list[bytes]) -> None:
+        super().__init__(contents, NodeProto, "output")
+        self._makers: dict[str, int | None] = {}
+        self._complete = False
+
+    def maker(self, name: str) -> int | None:
+        """Which node makes a value, if one does."""
+        if name not in self._makers and not self._complete:
+            if len(self._makers) >= _FEW:
+                self._look_at_all()
+            else:
+                self._makers[name] = _one([i for i in self.holding(name) if name in self[i].output])
+        return self._makers.get(name)
+
+    def _look_at_all(self) -> None:
+        made = [(name, index) for index in range(len(self)) for name in self[index].output if name]
+        self._makers = dict(made)
+        self._complete = True
+        if len(self._makers) < len(made):
+            raise _UnclearError
+
+    def named(self, name: str) -> int:
+        """The first node of that name."""
+        for index in range(len(self)):
+            if self[index].name == name:
+                return index
+        raise _UnclearError
+
+
+def _one(found: list[int]) -> int | None:
+    if len(found) > 1:
+        raise _UnclearError
+    return found[0] if found else None
+
+
+def _uses(node: NodeProto) -> list[str]:
+    """What a node needs by name: its inputs, and the outer values its branches use."""
+    graphs = [g for attribute in node.attribute for g in subgraphs(attribute)]
+    return [*filter(None, node.input), *(name for graph in graphs for name in _captured(graph))]
+
+
+def _captured(graph: GraphProto) -> list[str]:
+    made = {v.name for v in (*graph.input, *graph.initializer)}.union(*(node.output for node in graph.node))
+    used = [name for node in graph.node for name in _uses(node)] + [v.name for v in graph.output]
+    return [name for name in used if name not in made]
+
+
+def _refill(field: Any, contents: list[Any]) -> None:
+    del field[:]
+    field.extend(contents)
+
+
+def _schema() -> Any:
+    """ONNX's own schema of a model, but nodes and values are bytes, and weights are not looked into.
+
+    Fields it does not have are kept as they are.
+    """
+    file = descriptor_pb2.FileDescriptorProto(name="torchport/skimmed.proto", package="torchport", syntax="proto2")
+    packed = descriptor_pb2.FieldDescriptorProto.TYPE_BYTES
+    message = descriptor_pb2.FieldDescriptorProto.TYPE_MESSAGE
+    _declare(file, "Weight", TensorProto, {"name": (descriptor_pb2.FieldDescriptorProto.TYPE_STRING, "")})
+    values = dict.fromkeys(("node", "input", "output", "value_info"), (packed, ""))
+    _declare(file, "Graph", GraphProto, {**values, "initializer": (message, "Weight")})
+    _declare(file, "Model", ModelProto, {"graph": (message, "Graph")})
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("torchport.Model"))
+
+
+def _declare(file: Any, name: str, like: Any, fields: dict[str, tuple[int, str]]) -> None:
+    declared = file.message_type.add(name=name)
+    for field, (kind, of) in fields.items():
+        original = like.DESCRIPTOR.fields_by_name[field]
+        label = 3 if original.is_repeated else 1
+        added = declared.field.add(name=field, number=original.number, type=kind, label=label)
+        if of:
+            added.type_name = f".torchport.{of}"
+
+
+_Skimmed = _schema()
