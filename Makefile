@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint bench-export bench-zoo bench-operators bench-graph bench-rewrite fuzz clean
+.PHONY: demo test lint bench-export bench-zoo bench-operators bench-graph bench-rewrite bench-compare fuzz clean
 
 demo: .venv/installed
 	$(BIN)/torchport export examples/01_first_export/model.py:Net --dynamic image:0=batch -o examples/01_first_export/model.onnx
@@ -37,6 +37,10 @@ bench-rewrite: .venv/installed
 bench-graph: .venv/installed
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -r benchmarks/requirements-graph.txt
 	$(BIN)/python benchmarks/graph.py
+
+# Faults planted in real models, and whether compare names them; beside torch's comparison of intermediates.
+bench-compare: .venv-zoo/installed
+	.venv-zoo/bin/python benchmarks/compare/run.py
 
 # Broken and hostile files against every verb, for as long as wanted: make fuzz SECONDS=600
 fuzz: .venv/installed

@@ -56,16 +56,18 @@ def check_output(path: str) -> None:
 
 def save(path: str, outputs: Mapping[str, Array]) -> None:
     """Write to a temporary name first, so that a half file is never left."""
+    from torchport.comparing.samples import save_sample
+
     target = Path(path)
-    if target.suffix == ".npy" and len(outputs) != 1:
+    if target.suffix == ".npz":
+        save_sample(target, outputs)
+        return
+    if len(outputs) != 1:
         raise SaveError(f"there are {len(outputs)} outputs, a .npy holds one", next_step="name it out.npz")
     part = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         with open(part, "wb") as file:
-            if target.suffix == ".npy":
-                np.save(file, next(iter(outputs.values())), allow_pickle=False)
-            else:
-                np.savez(file, allow_pickle=False, **dict(outputs))
+            np.save(file, next(iter(outputs.values())), allow_pickle=False)
         os.replace(part, target)
     except OSError as error:
         raise SaveError(f"'{path}' cannot be written: {error.strerror}") from error

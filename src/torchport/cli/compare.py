@@ -18,8 +18,12 @@ from torchport.cli.show import common, print_json, progress
     "--input", "-i", "inputs", multiple=True, metavar="SPEC", help="x=x.npy, x=float32[1,3,224,224], n=3; repeat."
 )
 @click.option("--data", metavar="FOLDER", help="Samples instead: a folder of .npz files, or one.")
+@click.option(
+    "--data-b", metavar="FOLDER", help="The same calls as recorded on B's side: says where the inputs differ."
+)
 @click.option("--layers", is_flag=True, help="Compare every tensor inside, and find where the error is born.")
 @click.option("--isolate", is_flag=True, help="Also give each node the reference's inputs.")
+@click.option("--precision", is_flag=True, help="Which layers of a float16 or int8 B need float32, fewest first.")
 @click.option("--engines", metavar="X,Y", help="Without B: hold A in the first engine against the others.")
 @click.option("--map", "outputs", multiple=True, metavar="A=B", help="Which output is which; repeat for each.")
 @click.option("--rtol", type=float, help="Relative tolerance.  [default: by dtype]")
@@ -78,11 +82,18 @@ def command(
         )
     results = found if isinstance(found, dict) else {"": found}
     if as_json:
-        print_json(found)
+        told = {name: {"agrees": one.agrees, **_fields(one)} for name, one in results.items()}
+        print_json(told if isinstance(found, dict) else told[""])
     else:
         click.echo("\n\n".join(one.text(every=every) for one in results.values()))
     if not all(one.agrees for one in results.values()):
         raise click.exceptions.Exit(1)
+
+
+def _fields(result: Any) -> dict[str, Any]:
+    import dataclasses
+
+    return {f.name: getattr(result, f.name) for f in dataclasses.fields(result)} | {"modules": result.modules}
 
 
 class _Given:

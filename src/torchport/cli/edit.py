@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import textwrap
 from typing import Any
 
 import click
@@ -12,7 +13,8 @@ from torchport.cli.own_operators import load_libraries
 from torchport.cli.show import common, print_json, progress
 from torchport.graph.edits.vocabulary import EDITS, Edit
 
-PROOF = "torchport.proof"
+_WIDTH = 80
+_NEW_ANSWERS = ("preprocess", "postprocess", "set-weights", "set-dtype", "to-input", "to-constant", "chain", "merge")
 
 
 class InOrder(click.Command):
@@ -21,8 +23,9 @@ class InOrder(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         given, _, order = self.make_parser(ctx).parse_args(list(args))
         values = {name: iter(v) for name, v in given.items() if isinstance(v, list)}
-        edits = [p for p in order if p.name in _KINDS]
-        ctx.meta["torchport.edits"] = [(_KINDS[str(p.name)], next(values[str(p.name)])) for p in edits]
+        edits = [(str(p.name), next(values[str(p.name)])) for p in order if p.name in _KINDS]
+        # click marks a value that was left out by an object of its own
+        ctx.meta["torchport.edits"] = [(_KINDS[name], v if isinstance(v, str) else None) for name, v in edits]
         return super().parse_args(ctx, args)
 
 
@@ -85,7 +88,7 @@ def command(
 
         steps = []
         for kind, text in ctx.meta["torchport.edits"]:
-            steps += read_steps(text) if kind is None else [from_text(kind, text or None)]
+            steps += read_steps(text) if kind is None else [from_text(kind, text)]
         if not steps:
             raise click.UsageError("no edit is given; torchport edit --help lists them")
         say("loading")
@@ -94,9 +97,20 @@ def command(
         print_json({"path": output, "edits": done, "proof": proof})
         return
     for one in done:
-        click.echo(f"{one['edit']}: {one['changed']} changed")
+        _show(one)
     click.echo(str(proof) if proof is not None else "not verified: --verify proves that it answers as before")
     click.echo(f"saved to {output}")
+
+
+def _show(done: dict[str, Any]) -> None:
+    from torchport.graph.edits.recipe import shortened
+
+    count = f": {done['changed']} changed"
+    click.echo(shortened(done["edit"], _WIDTH - len(count)) + count)
+    if done["left"]:
+        places = "a place was" if len(done["left"]) == 1 else f"{len(done['left'])} places were"
+        text = f"{places} left as before: {done['left'][0]}"
+        click.echo(textwrap.fill(text, _WIDTH, initial_indent="· ", subsequent_indent="  "))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,66 +120,83 @@ class _Verifying:
 
 
 def _run(file: str, output: str, steps: list[Any], say: Any, verifying: _Verifying | None) -> Any:
-    from torchport.errors import TorchportError
     from torchport.graph import files
-    from torchport.graph.edits.recipe import apply, told
+    from torchport.graph.edits.recipe import PROOF
 
     files.check_target(output)
-    model = files.load(file)
-    proven = model.metadata_props.get(PROOF)
-    done = []
-    for step in steps:
-        say(f"editing: {step.edit.name}")
-        try:
-            model, changed = apply(model, _with_state_dict(step))
-        except TorchportError as error:
-            raise told(error, step) from error
-        done.append({"edit": str(step), "changed": changed})
+    model, done = _apply(files.load(file), steps, say)
     proof = None
     if verifying is not None:
         say("proving")
-        proof = _prove(file, model, verifying)
-        if proven is not None:
-            model.metadata_props[PROOF] = proven  # what it was proven to answer, it answers still
+        proof = _prove(file, model, steps, verifying)
+    elif any(one["changed"] and not step.edit.same for one, step in zip(done, steps, strict=True)):
+        model.metadata_props.pop(PROOF, None)  # what was proven was proven of the model before
     say("saving")
     files.save(model, output)
     return done, proof
 
 
-def _prove(file: str, model: Any, verifying: _Verifying) -> Any:
+def _apply(model: Any, steps: list[Any], say: Any) -> Any:
+    from torchport.errors import TorchportError
+    from torchport.graph.edits.recipe import apply, passed_over, told
+
+    done = []
+    for step in steps:
+        say(f"editing: {step.edit.name}")
+        try:
+            left = passed_over(model, step)
+            model, changed = apply(model, _with_state_dict(step))
+        except TorchportError as error:
+            raise told(error, step) from error
+        done.append({"edit": str(step), "changed": changed, "left": left})
+    return model, done
+
+
+def _prove(file: str, model: Any, steps: list[Any], verifying: _Verifying) -> Any:
     from torchport.cli import arrays
     from torchport.engines.base import open_session
     from torchport.errors import ProofError
+    from torchport.graph import files
     from torchport.pipeline.same_meaning import prove_same
 
     libraries = load_libraries(verifying.libraries)
     given = None
     if verifying.inputs:
         given = arrays.read(open_session(model, libraries=libraries), verifying.inputs, seed=0)
-    proof = prove_same(file, model, inputs=given, libraries=libraries)
+    proof = prove_same(files.load(file), model, inputs=given, libraries=libraries)
     if not proof.passed:
-        raise ProofError("the changed model does not answer as before", proof=proof, next_step="nothing was saved")
+        meant = [step.edit.name for step in steps if step.edit.name in _NEW_ANSWERS]
+        hint = f"; run --{meant[0]} without --verify: it changes answers" if meant else ""
+        raise ProofError(
+            "the changed model does not answer as before", proof=proof, next_step=f"nothing was saved{hint}"
+        )
     return proof
 
 
 def _with_state_dict(step: Any) -> Any:
     """PyTorch's files are read here: the graph knows no torch."""
-    if step.edit.name != "set-weights" or not str(step.value).endswith((".pt", ".pth", ".bin")):
+    source = step.value.get("source") if step.edit.name == "set-weights" else None
+    if not str(source).endswith((".pt", ".pth", ".bin")):
         return step
+    return dataclasses.replace(step, value={**step.value, "source": _state_dict(str(source))})
+
+
+def _state_dict(path: str) -> Any:
     import torch
 
-    from torchport.errors import InputError
+    from torchport.errors import FileError
 
     try:
-        state = torch.load(step.value, map_location="cpu", weights_only=True)
-    except Exception as error:
-        raise InputError(f"'{step.value}' cannot be read as weights: {str(error).splitlines()[0][:200]}") from error
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError as error:
+        raise FileError("the file is missing", where=path, next_step="check the path") from error
+    except Exception as error:  # torch.load has no class of error of its own
+        raise FileError("it holds no weights that can be read safely", where=path, next_step=_SAVE_WEIGHTS) from error
     state = state.get("state_dict", state) if isinstance(state, dict) else state
     if not isinstance(state, dict) or not all(isinstance(v, torch.Tensor) for v in state.values()):
-        raise InputError(
-            f"'{step.value}' holds no state dict", next_step="save it with torch.save(model.state_dict(), path)"
-        )
-    return dataclasses.replace(step, value=state)
+        raise FileError("it holds no state dict", where=path, next_step=_SAVE_WEIGHTS)
+    return state
 
 
+_SAVE_WEIGHTS = "save them with torch.save(model.state_dict(), path)"
 command.params[1:1] = [_RECIPE, *(_option(e) for e in EDITS.values())]

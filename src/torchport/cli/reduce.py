@@ -175,7 +175,7 @@ def _save(part: Reduced, fails: Check, path: Path) -> dict[str, str]:
 
 
 def _save_arrays(path: Path, values: Mapping[str, Any]) -> str:
-    from torchport.comparing.checks import save_arrays
+    from torchport.comparing.samples import save_arrays
     from torchport.errors import SaveError
 
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")

@@ -10,8 +10,8 @@ import onnx_ir as ir
 
 from torchport.comparing.against_torch import Pair
 from torchport.comparing.glance import glance
-from torchport.comparing.layered import Layered
-from torchport.graph.matching import match
+from torchport.comparing.layered import Layered, Slices
+from torchport.graph.matching.nodes import match
 from torchport.proving.tolerances import Tolerance
 
 Array = np.ndarray[Any, Any]
@@ -38,19 +38,19 @@ class OnnxReference:
         found = match(layered.model, candidate)
         self._partners = {str(b.name): str(a.name) for a, b in found.values.items() if str(a.name) in layered.values}
 
-    def pairs(self, arrays: Mapping[str, Array], values: Mapping[str, ir.Value]) -> Mapping[str, Pair]:
-        names = {n: self._partners[n] for n in arrays if n in self._partners}
-        if not names:
-            return {}
-        own = self._layered.run(self._feeds, list(dict.fromkeys(names.values())))
-        return {n: self._pair(a, own[a], arrays[n]) for n, a in names.items()}
+    def pairs(self, slices: Slices) -> Mapping[str, Pair]:
+        found: dict[str, Pair] = {}
+        for arrays in slices.only(self._partners):
+            own = self.fetch({n: self._partners[n] for n in arrays})
+            found |= {n: self._pair(self._partners[n], own[n], array) for n, array in arrays.items()}
+        return found
 
     def _pair(self, name: str, reference: Array, candidate: Array) -> Pair:
         limit = self._limits(reference.dtype.name, candidate.dtype.name)
         return Pair(f"'{name}'", glance(*alike(reference, candidate), limit), name)
 
     def fetch(self, keys: Mapping[str, Any]) -> Mapping[str, Array]:
-        own = self._layered.run(self._feeds, list(dict.fromkeys(keys.values())))
+        own = self._layered.run(self._feeds, list(dict.fromkeys(keys.values()))) if keys else {}
         return {name: own[key] for name, key in keys.items()}
 
 

@@ -7,7 +7,8 @@ in the same module is that one. For what agrees with none, the partner is the ne
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,14 @@ import torch
 
 from torchport.capture.origins import origin_of
 from torchport.comparing.glance import Glance, Sampled, glance, tells_little
-from torchport.comparing.kinship import kin
+from torchport.comparing.kinship import base, kin
+from torchport.comparing.layered import Slices
 from torchport.comparing.torch_events import Event, watched
 from torchport.proving.tolerances import Tolerance
 from torchport.tensors import to_numpy
 
 Array = np.ndarray[Any, Any]
+Kind = tuple[tuple[int, ...], str]  # shape and dtype
 Limits = Callable[[str], Tolerance]  # by dtype
 
 
@@ -41,105 +44,170 @@ class Pair:
     certain: bool = True
 
 
-@dataclasses.dataclass
-class Slice:
-    """Some tensors of the ONNX model, to be held against a run of the PyTorch model.
+class Pairing:
+    """The tensors of an ONNX model, to be held against runs of the PyTorch model.
 
     Args:
-        arrays: the tensors.
-        values: the graph's values of these names.
+        slices: the tensors.
         ask: runs the PyTorch model once, on the same inputs.
         root: the PyTorch model.
         limits: the tolerance of a dtype.
     """
 
-    arrays: Mapping[str, Array]
-    values: Mapping[str, ir.Value]
-    ask: Callable[[], Any]
-    root: torch.nn.Module | None
-    limits: Limits
+    def __init__(self, slices: Slices, ask: Callable[[], Any], root: torch.nn.Module | None, limits: Limits) -> None:
+        self._slices, self._ask, self._root, self._limits = slices, ask, root, limits
+        self._origins = {n: origin_of(_producer(v)) for n, v in slices.values.items()}
+        self._kinds: dict[str, Kind] = {}
+        self._events: list[Event] = []
+        self._near: dict[str, Pair] = {}  # agree with a tensor PyTorch computes in the same module
+        self._far: dict[str, Pair] = {}  # agree with one it computes elsewhere
 
     def pairs(self) -> dict[str, Pair]:
         """The partner of each tensor that has one."""
-        near, far, events = self._agreeing()
-        used = {pair.key for pair in near.values()}
-        expected = self._expected(near, [e for e in events if e.order not in used])
-        differing = self._differing(expected)
-        # What agrees with something in another module is that, unless its own module has what it should be.
-        return {**{n: p for n, p in far.items() if n not in differing}, **near, **differing}
+        for arrays in self._slices:
+            self._agreeing(arrays)
+        expected = self._expected()
+        differing: dict[str, Pair] = {}
+        for arrays in self._slices.only({name for name, _ in expected.values()}):
+            differing |= self._differing(arrays, expected)
+        # What agrees with something in another module is that, unless its own module has what it should be. A step
+        # inside an operator is not: it may be what went into the operator, where a node forgot to change it.
+        far = {n: p for n, p in self._far.items() if self._is_last(n) or not self._origins[n].operator}
+        return {**far, **self._known(), **differing}
 
-    def _agreeing(self) -> tuple[dict[str, Pair], dict[str, Pair], list[Event]]:
-        """Tensors that agree with one PyTorch computes in their module, with one elsewhere, and all it computes."""
-        near: dict[str, Pair] = {}
-        far: dict[str, Pair] = {}
+    def _known(self) -> dict[str, Pair]:
+        """What agrees in its module, but for a step inside an operator that agrees with what another tensor is."""
+        claimed: set[int] = set()
+        found: dict[str, Pair] = {}
+        for name in (n for n in self._kinds if n in self._near):
+            pair = self._near[name]
+            if pair.key not in claimed or self._is_last(name) or not self._origins[name].operator:
+                found[name] = pair
+            claimed.add(pair.key)
+        return found
+
+    def _agreeing(self, arrays: Mapping[str, Array]) -> None:
+        near, far = self._near, self._far
+        buckets: dict[Kind, list[str]] = {}
+        for name, array in arrays.items():
+            self._kinds[name] = array.shape, array.dtype.name
+            if array.dtype.kind not in "OSUc":
+                buckets.setdefault(self._kinds[name], []).append(name)
+        samples = {n: Sampled(arrays[n]) for names in buckets.values() for n in names}
         events: list[Event] = []
-        buckets: dict[tuple[Any, ...], list[str]] = {}
-        modules = {n: origin_of(_producer(self.values[n])).module for n in self.arrays}
-        for name, array in self.arrays.items():
-            buckets.setdefault((array.shape, array.dtype.name), []).append(name)
-        samples = {n: Sampled(a) for n, a in self.arrays.items() if a.dtype.kind not in "OSUc"}
 
         def see(event: Event, tensor: torch.Tensor) -> None:
             events.append(event)
-            names = [n for n in buckets.get((event.shape, event.dtype), ()) if n not in near and n in samples]
+            names = [n for n in buckets.get((event.shape, event.dtype), ()) if n not in near]
             if not names:
                 return
             array = to_numpy(tensor.detach())
             elsewhere = not tells_little(array)
-            limit = self.limits(event.dtype)
+            limit = self._limits(event.dtype)
             for name in names:
-                here = modules[name] == event.module
+                here = self._origins[name].module == event.module
                 if (here or (elsewhere and name not in far)) and samples[name].may_agree(array, limit):
-                    seen = glance(array, self.arrays[name], limit)
+                    seen = glance(array, arrays[name], limit)
                     if seen.ok:
                         (near if here else far)[name] = Pair(str(event), seen, event.order)
 
-        with watched(self.root, see):
-            self.ask()
-        return near, far, events
+        with watched(self._root, see):
+            self._ask()
+        self._events = events
 
-    def _expected(self, good: Mapping[str, Pair], free: list[Event]) -> dict[int, tuple[str, bool]]:
+    def _expected(self) -> dict[int, tuple[str, bool]]:
         """For each tensor that agrees with nothing: the operator that should have made it, and whether it is alone."""
+        used = {pair.key for pair in self._near.values()}
+        free = [e for e in self._events if e.order not in used]
+        found = self._doubles()
+        doubled = {name for name, _ in found.values()}
         last: dict[str, int] = {}
-        found: dict[int, tuple[str, bool]] = {}
-        for name, array in self.arrays.items():
-            origin = origin_of(_producer(self.values[name]))
-            if name in good:
-                last[origin.module] = max(last.get(origin.module, -1), good[name].key)
+        for name in self._kinds:
+            module = self._origins[name].module
+            if name in self._near:
+                known = -1 if name in doubled else self._near[name].key
+                last[module] = max(last.get(module, -1), known)
                 continue
-            fits = [
-                e
-                for e in free
-                if (e.shape, e.dtype, e.module) == (array.shape, array.dtype.name, origin.module)
-                and e.order not in found
-                and e.order > last.get(origin.module, -1)
-                and kin(e.operator, origin.operator)
-            ]
-            lines = [e for e in fits if e.source == origin.source] or fits
-            if lines and self._is_last(name):
-                found[lines[0].order] = (name, len(lines) == 1)
-                last[origin.module] = lines[0].order
+            fits = [e for e in self._fitting(name, free, last) if e.order not in found]
+            if fits and self._is_last(name):
+                found[fits[0].order] = (name, len(fits) == 1)
+                last[module] = fits[0].order
         return found
+
+    def _doubles(self) -> dict[int, tuple[str, bool]]:
+        """Of tensors that agree with one and the same of PyTorch's, those that should be another.
+
+        A node that reads its neighbor's input gives its neighbor's output, which is right, but not here. Where a module
+        runs as many operators of a kind as the ONNX model has nodes for them, they belong together in order.
+        """
+        groups: dict[tuple[str, str, Kind], list[str]] = {}
+        for name, kind in self._kinds.items():
+            origin = self._origins[name]
+            if origin.operator and self._is_last(name):
+                groups.setdefault((origin.module, base(origin.operator), kind), []).append(name)
+        ran: dict[tuple[str, str, Kind], list[Event]] = {}
+        for event in self._events:
+            ran.setdefault((event.module, base(event.operator), (event.shape, event.dtype)), []).append(event)
+        found: dict[int, tuple[str, bool]] = {}
+        for group, names in groups.items():
+            keys = [self._near[n].key for n in names if n in self._near]
+            if len(set(keys)) == len(keys):
+                continue
+            same = ran.get(group, [])
+            if len(same) == len(names):
+                pairs = zip(names, same, strict=True)
+                found |= {e.order: (n, False) for n, e in pairs if n in self._near and self._near[n].key != e.order}
+        return found
+
+    def _fitting(self, name: str, free: Iterable[Event], last: Mapping[str, int]) -> list[Event]:
+        """Operators that may have made a tensor, of those that come after the last one known; likely ones only.
+
+        Likely are those of its own line, and those that nodes like its own turned out to be: a linear layer is a
+        product and a sum, and which of the two the node gives is seen where one agrees.
+        """
+        origin = self._origins[name]
+        fits = [
+            e
+            for e in free
+            if (e.shape, e.dtype) == self._kinds[name]
+            and e.module == origin.module
+            and e.order > last.get(origin.module, -1)
+            and kin(e.operator, origin.operator)
+        ]
+        fits = [e for e in fits if e.source == origin.source] or fits
+        learned = self._learned.get(self._sort(name), set())
+        return [e for e in fits if e.operator in learned] or fits
+
+    @functools.cached_property
+    def _learned(self) -> dict[tuple[str, str], set[str]]:
+        """What nodes of a sort turned out to be in PyTorch, where they agree."""
+        operators = {e.order: e.operator for e in self._events}
+        found: dict[tuple[str, str], set[str]] = {}
+        for name, pair in self._near.items():
+            found.setdefault(self._sort(name), set()).add(operators[pair.key])
+        return found
+
+    def _sort(self, name: str) -> tuple[str, str]:
+        return self._origins[name].operator, _producer(self._slices.values[name]).op_type
 
     def _is_last(self, name: str) -> bool:
         """Whether a tensor is what its torch operator gives, and not a step on the way there."""
-        value = self.values[name]
-        origin = origin_of(_producer(value))
+        value = self._slices.values[name]
         users = [u.node for u in value.uses()]
-        return not users or any(origin_of(n) != origin for n in users) or (value.is_graph_output() and not users)
+        return not users or any(origin_of(n) != self._origins[name] for n in users)
 
-    def _differing(self, expected: Mapping[int, tuple[str, bool]]) -> dict[str, Pair]:
+    def _differing(self, arrays: Mapping[str, Array], expected: Mapping[int, tuple[str, bool]]) -> dict[str, Pair]:
         found: dict[str, Pair] = {}
 
         def see(event: Event, tensor: torch.Tensor) -> None:
-            if event.order in expected:
-                name, certain = expected[event.order]
-                seen = glance(to_numpy(tensor.detach()), self.arrays[name], self.limits(event.dtype))
+            name, certain = expected.get(event.order, ("", False))
+            if name in arrays:
+                seen = glance(to_numpy(tensor.detach()), arrays[name], self._limits(event.dtype))
                 found[name] = Pair(str(event), seen, event.order, certain)
 
-        if expected:
-            with watched(self.root, see):
-                self.ask()
+        if arrays:
+            with watched(self._root, see):
+                self._ask()
         return found
 
 

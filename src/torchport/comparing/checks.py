@@ -12,16 +12,16 @@ import signal
 import subprocess
 import sys
 import tempfile
-import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from torchport.comparing.recorded import Recorded
+from torchport.comparing.samples import save_arrays
 from torchport.engines.base import open_session
 from torchport.errors import EngineError, InputError, OptionError
 from torchport.graph import files
@@ -238,14 +238,6 @@ def as_file(model: ir.Model) -> Iterator[Path]:
     """The model as a file, for as long as it is looked at."""
     with tempfile.TemporaryDirectory(prefix="torchport-") as folder:
         yield files.save(model, Path(folder) / "model.onnx", check=False)
-
-
-def save_arrays(path: str | os.PathLike[str] | IO[bytes], arrays: Mapping[str, Array]) -> None:
-    """Write an .npz. `numpy.savez` takes names as keywords, of which it has some of its own: `file`, for one."""
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, array in arrays.items():
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
 
 
 def load_arrays(path: str | os.PathLike[str]) -> dict[str, Array]:

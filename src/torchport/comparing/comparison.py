@@ -9,6 +9,7 @@ from typing import Literal
 
 from torchport.comparing.figures import Figures
 from torchport.comparing.glance import Glance
+from torchport.comparing.precision import Precision
 from torchport.records import Finding, Origin
 
 State = Literal["agrees", "born", "carried", "differs", "no partner"]
@@ -95,6 +96,7 @@ class Comparison:
         worst: the sample with the largest error, and the file it was saved to.
         findings: what else the user should know.
         error: why the candidate could not be asked; empty if it could.
+        precision: which layers need more precision, if that was asked for.
     """
 
     names: tuple[str, str]
@@ -105,6 +107,17 @@ class Comparison:
     worst: str = ""
     findings: tuple[Finding, ...] = ()
     error: str = ""
+    precision: Precision | None = None
+
+    @property
+    def modules(self) -> dict[str, float]:
+        """The worst error, beside the largest number, in each module of the first two levels, in order of execution."""
+        found: dict[str, float] = {}
+        for layer in self.layers:
+            if layer.glance is not None and layer.origin.module:
+                module = ".".join(layer.origin.module.split(".")[:2])
+                found[module] = max(found.get(module, 0.0), layer.glance.relative)
+        return found
 
     @property
     def agrees(self) -> bool:
@@ -116,11 +129,13 @@ class Comparison:
     def text(self, *, every: bool = False) -> str:
         """For a terminal of 80 columns; `every` layer, or those that matter."""
         lines = [f"{self.names[1]} against {self.names[0]}, {_samples(self.samples)}"]
-        lines += [f"  {f.name}: {short(f)}" for f in self.outputs]
+        lines += [f"  {f.name}: {short(f)}{_further(f)}" for f in self.outputs]
         if self.layers:
-            lines += ["", *_layer_lines(self.layers, every)]
+            lines += ["", *_layer_lines(self.layers, every), *_module_lines(self.modules)]
         if self.first_divergence is not None:
             lines += ["", str(self.first_divergence)]
+        if self.precision is not None:
+            lines += ["", *_precision_lines(self.precision)]
         lines += [_bullet(str(f)) for f in self.findings]
         if self.worst:
             lines.append(f"worst sample: {self.worst}")
@@ -149,6 +164,31 @@ def short(figures: Figures) -> str:
         return figures.problem
     exact = "exact" if figures.max_abs == 0 else f"max abs {figures.max_abs:.1e}, SQNR {figures.sqnr:.0f} dB"
     return f"agrees, {exact}"
+
+
+def _further(figures: Figures) -> str:
+    """What a classifier decides, and the caller's own metrics."""
+    shares = {"top-1": figures.top1, "top-5": figures.top5}
+    told = [f"{name} {share:.1%}" for name, share in shares.items() if share is not None]
+    told += [f"{name} {value:.4g}" for name, value in figures.own.items()]
+    return f" ({', '.join(told)})" if told else ""
+
+
+def _module_lines(modules: Mapping[str, float]) -> list[str]:
+    """One line for each module, where there are several and few enough to read."""
+    if not 1 < len(modules) <= _MOST:
+        return []
+    return ["worst error by module:", *(f"    {name[-48:]:48} {error:>6.0e}" for name, error in modules.items())]
+
+
+def _precision_lines(precision: Precision) -> list[str]:
+    if precision.before.ok:
+        return ["precision: no layer needs more"]
+    if not precision.enough:
+        return [f"precision: not enough even with {len(precision.ranking)} layers in float32"]
+    count = len(precision.layers)
+    lines = [f"precision: within the tolerance with {count} {'layer' if count == 1 else 'layers'} in float32"]
+    return lines + [f"    {layer.name}: {_some(layer.nodes)}" for layer in precision.layers]
 
 
 def _layer_lines(layers: tuple[Layer, ...], every: bool) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from torchport.comparing.samples import save_sample
+from torchport.errors import SaveError
 from torchport.graph import files
 from torchport.graph.cutting import cut
 from torchport.graph.values import used_by
@@ -28,11 +30,23 @@ def _is_constant(value: ir.Value) -> bool:
     return producer is not None and producer.op_type == "Constant"
 
 
+def make_folder(folder: str | os.PathLike[str]) -> None:
+    """Make a folder, before the work whose result is to go there.
+
+    Raises:
+        SaveError: it cannot be made.
+    """
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SaveError(f"the folder '{folder}' cannot be made: {error.strerror}") from error
+
+
 def save_node(
     model: ir.Model, node: ir.Node, folder: Path, inputs: Mapping[str, Array], expected: Mapping[str, Array]
 ) -> tuple[str, str]:
     """Write `node.onnx` and `node.npz`: the node alone, what it gets, and under ``expected.`` what it should give."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     part = cut(model, inputs_of(node), [str(v.name) for v in node.outputs if v.name])
     name = "".join(c if c.isalnum() or c in "-_." else "_" for c in str(node.name)) or "node"
     target, data = folder / f"{name}.onnx", folder / f"{name}.npz"

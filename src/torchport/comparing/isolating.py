@@ -15,7 +15,7 @@ import onnx_ir as ir
 from torchport.comparing.against_onnx import alike
 from torchport.comparing.against_torch import Pair
 from torchport.comparing.glance import Glance, glance
-from torchport.comparing.layered import Layered
+from torchport.comparing.layered import Layered, faults_of
 from torchport.comparing.layers import Reference
 from torchport.engines.base import open_session
 from torchport.graph.cutting import cut
@@ -36,20 +36,25 @@ def isolated(
     *,
     budget: int,
     limits: Callable[[str, str], Tolerance],
+    say: Callable[[str], None] | None = None,
 ) -> dict[str, Glance]:
     """How far off each paired tensor is when what it is made from is the reference's."""
     dtypes = {o.name: o.dtype for o in candidate.session.outputs}
     apart = _taken_apart(candidate.model, {n: dtypes[n] for n in pairs})
     own = {str(v.name): v for n in apart.graph for v in n.outputs}
     found: dict[str, Glance] = {}
-    for names in candidate.slices(feeds, budget // 2, [n for n in candidate.values if n in pairs]):
+    pieces = candidate.slices(feeds, budget // 2, [n for n in candidate.values if n in pairs])
+    for number, names in enumerate(pieces, start=1):
+        (say or (lambda text: None))(f"isolating {len(pairs)} layers, slice {number} of {len(pieces)}")
         needed = _needed(own[n] for n in names)
         given = [n.removesuffix(_GIVEN) for n in needed if n.endswith(_GIVEN)]
         theirs = reference.fetch({n: pairs[n].key for n in dict.fromkeys([*given, *names])})
         arrays = {n + _GIVEN: theirs[n].astype(numpy_dtype(dtypes[n]), copy=False) for n in given}
         arrays |= {n: feeds[n] for n in needed if not n.endswith(_GIVEN)}
         session = open_session(cut(apart, needed, names), candidate.session.engine, libraries=candidate.libraries)
-        for name, array in session.run(arrays).items():
+        with faults_of(candidate.session.engine):
+            answers = session.run(arrays)
+        for name, array in answers.items():
             limit = limits(theirs[name].dtype.name, array.dtype.name)
             found[name] = glance(*alike(theirs[name], array), limit)
     return found

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import onnx_ir as ir
 
 from torchport.capture.origins import write_origins
 from torchport.engines.base import open_session
+from torchport.errors import EngineError, TorchportError
 from torchport.graph import files
 from torchport.graph.exposing import expose
 from torchport.records import TensorInfo
@@ -21,6 +23,24 @@ Array = np.ndarray[Any, Any]
 
 BUDGET = 1 << 30  # bytes of tensors held at once, beyond the models
 _TORCH = "pkg.torch.onnx."
+
+
+@contextlib.contextmanager
+def faults_of(engine: str) -> Iterator[None]:
+    """What an engine raises, other than what it should: reported as the engine's, not as torchport's own.
+
+    Example:
+        >>> with faults_of("openvino"):
+        ...     session.run(feeds)
+    """
+    try:
+        yield
+    except TorchportError:
+        raise
+    except Exception as error:
+        text = str(error).strip().splitlines()
+        told = f"{type(error).__name__}{': ' + text[0] if text else ''}"
+        raise EngineError(f"the engine '{engine}' failed: {told}") from error
 
 
 class Layered:
@@ -43,7 +63,8 @@ class Layered:
         if any(k.startswith(_TORCH) for n in self.model.graph for k in n.metadata_props):
             write_origins(self.model)  # torch's own exporter tells the same in another form
         self.libraries = libraries
-        self.session = open_session(self.model, engine, libraries=libraries)
+        with faults_of(engine):
+            self.session = open_session(self.model, engine, libraries=libraries)
         shown = {o.name for o in self.session.outputs}
         self.values = {
             str(v.name): v
@@ -54,7 +75,7 @@ class Layered:
         }
 
     def slices(self, feeds: Mapping[str, Array], budget: int, names: Sequence[str]) -> list[list[str]]:
-        """The tensors in order, in pieces that fit into the budget together."""
+        """The tensors in order, in pieces each of which fits into the budget; a larger tensor is a piece by itself."""
         sizes = self._sizes(feeds)
         infos = {o.name: o for o in self.session.outputs}
         pieces: list[list[str]] = [[]]
@@ -69,7 +90,8 @@ class Layered:
         return pieces
 
     def run(self, feeds: Mapping[str, Array], names: Sequence[str]) -> dict[str, Array]:
-        return self.session.run(feeds, only=names)
+        with faults_of(self.session.engine):
+            return self.session.run(feeds, only=names)
 
     def _sizes(self, feeds: Mapping[str, Array]) -> dict[str, int]:
         return {
@@ -78,6 +100,41 @@ class Layered:
             for d, n in zip(info.shape or (), feeds[info.name].shape, strict=False)
             if isinstance(d, str)
         }
+
+
+class Slices:
+    """A model's tensors, piece by piece, as often as asked for; if all fit into the budget, the model runs once.
+
+    Example:
+        >>> slices = Slices(layered, feeds, 1 << 30)
+        >>> for arrays in slices:
+        ...     look_at(arrays)
+    """
+
+    def __init__(
+        self, layered: Layered, feeds: Mapping[str, Array], budget: int, say: Callable[[str], None] | None = None
+    ) -> None:
+        self._layered, self._feeds, self._budget = layered, feeds, budget
+        self._say = say or (lambda text: None)
+        self._kept: dict[str, Array] | None = None
+        self.values = layered.values
+
+    def __iter__(self) -> Iterator[dict[str, Array]]:
+        return self.only(self.values)
+
+    def only(self, names: Collection[str]) -> Iterator[dict[str, Array]]:
+        """The pieces of some of the tensors, in order of execution."""
+        if self._kept is not None:
+            yield {n: a for n, a in self._kept.items() if n in names}
+            return
+        wanted = [n for n in self.values if n in names]
+        pieces = self._layered.slices(self._feeds, self._budget, wanted)
+        for number, piece in enumerate(pieces, start=1):
+            self._say(f"comparing {len(wanted)} layers, slice {number} of {len(pieces)}")
+            arrays = self._layered.run(self._feeds, piece) if piece else {}
+            if len(piece) == len(self.values):
+                self._kept = arrays
+            yield arrays
 
 
 def _bytes(info: TensorInfo, sizes: Mapping[str, int]) -> int:

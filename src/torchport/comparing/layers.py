@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,10 +13,11 @@ from torchport.capture.origins import origin_of
 from torchport.comparing.against_torch import Pair
 from torchport.comparing.comparison import Layer, State
 from torchport.comparing.divergence import Region, Spread
-from torchport.comparing.layered import Layered
+from torchport.comparing.layered import Layered, Slices
 
 Array = np.ndarray[Any, Any]
 
+_HELD = 2  # a slice of the candidate's tensors, and their partners
 _USUAL = 8  # times the median error of tensors that agree
 _ROUNDING = 5e-7  # a few steps of float32
 _NOTABLE = 16  # times that is no rounding any more
@@ -25,8 +26,8 @@ _NOTABLE = 16  # times that is no rounding any more
 class Reference(Protocol):
     """The other side of a comparison by layers."""
 
-    def pairs(self, arrays: Mapping[str, Array], values: Mapping[str, ir.Value]) -> Mapping[str, Pair]:
-        """The partners of some of the candidate's tensors."""
+    def pairs(self, slices: Slices) -> Mapping[str, Pair]:
+        """The partners of the candidate's tensors, of those that have one."""
         ...
 
     def fetch(self, keys: Mapping[str, Any]) -> Mapping[str, Array]:
@@ -44,7 +45,13 @@ class Layers:
 
 
 def look(
-    candidate: Layered, reference: Reference, feeds: Mapping[str, Array], *, budget: int, agree: Sequence[str]
+    candidate: Layered,
+    reference: Reference,
+    feeds: Mapping[str, Array],
+    *,
+    budget: int,
+    agree: Sequence[str],
+    say: Callable[[str], None] | None = None,
 ) -> Layers:
     """Compare all tensors, a slice at a time.
 
@@ -52,12 +59,11 @@ def look(
         candidate: the model whose tensors are looked at.
         reference: what they are held against.
         feeds: the candidate's inputs.
-        budget: bytes of the candidate's tensors to hold at once.
+        budget: bytes of tensors to hold at once, the reference's among them.
         agree: outputs of the candidate that were found to agree, whatever their inner partners say.
+        say: called with a line for each slice.
     """
-    pairs: dict[str, Pair] = {}
-    for names in candidate.slices(feeds, budget, list(candidate.values)):
-        pairs |= reference.pairs(candidate.run(feeds, names), candidate.values)
+    pairs = reference.pairs(Slices(candidate, feeds, budget // _HELD, say))
     graph, ends = candidate.model.graph, set(candidate.outputs)
     region, off, born = _where(graph, pairs, ends, set(agree))
     layers = [_layer(v, pairs.get(n), n in agree, v in off, born) for n, v in candidate.values.items()]

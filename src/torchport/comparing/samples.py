@@ -174,6 +174,14 @@ def _array(sample: str, key: str, value: Any) -> Array:
     return array
 
 
+def save_arrays(path: str | os.PathLike[str], arrays: Mapping[str, Array]) -> None:
+    """Write an .npz. `numpy.savez` takes names as keywords, of which it has some of its own: `file`, for one."""
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
+
+
 def save_sample(path: str | os.PathLike[str], arrays: Mapping[str, Array]) -> None:
     """Write an ``.npz`` in one go: a reader sees all of it or nothing. Any name will do, and bfloat16 comes back.
 
@@ -188,25 +196,22 @@ def save_sample(path: str | os.PathLike[str], arrays: Mapping[str, Array]) -> No
     try:
         with contextlib.ExitStack() as undo:
             undo.callback(part.unlink, missing_ok=True)
-            _write(part, arrays)
+            save_arrays(part, _saved(arrays))
             os.replace(part, target)
     except OSError as error:
         raise SaveError(f"'{path}' cannot be written: {error.strerror or error}") from error
 
 
-def _write(path: Path, arrays: Mapping[str, Array]) -> None:
-    """As `np.savez` does, which cannot save an array called 'file'."""
+def _saved(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """The arrays as numpy's files can have them, and beside them the dtypes that these have no word for."""
     plain, unsaid = {}, {}
-    for name, array in arrays.items():
-        plain[name] = _writable(name, np.asarray(array))
+    for name, array in ((n, np.asarray(a)) for n, a in arrays.items()):
+        plain[name] = _writable(name, array)
         if plain[name].dtype != array.dtype and array.dtype.kind == "V":
             unsaid[name] = array.dtype.name
     if unsaid:
         plain[DTYPES] = np.array(json.dumps(unsaid))
-    with zipfile.ZipFile(path, "w", allowZip64=True) as archive:
-        for name, array in plain.items():
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
-                np.lib.format.write_array(file, array, allow_pickle=False)
+    return plain
 
 
 def _writable(name: str, array: Array) -> Array:

@@ -86,6 +86,8 @@ class _Modules:
 
 
 class _Watch(TorchDispatchMode):
+    supports_higher_order_operators = True  # torch.cond and the like count as one operator; inside nobody can look
+
     def __init__(self, modules: _Modules, seen: Seen) -> None:
         super().__init__()
         self._modules = modules

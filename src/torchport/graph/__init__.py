@@ -13,11 +13,7 @@ if TYPE_CHECKING:
     from torchport.graph.describing import describe as describe
     from torchport.graph.diffing import diff as diff
     from torchport.graph.edits.attributes import set_attribute as set_attribute
-    from torchport.graph.edits.constants import (
-        set_weights as set_weights,
-        to_constant as to_constant,
-        to_input as to_input,
-    )
+    from torchport.graph.edits.constants import to_constant as to_constant, to_input as to_input
     from torchport.graph.edits.dtypes import set_dtype as set_dtype
     from torchport.graph.edits.folding import fold as fold
     from torchport.graph.edits.functions import inline as inline, outline as outline
@@ -29,6 +25,7 @@ if TYPE_CHECKING:
         strip_metadata as strip_metadata,
     )
     from torchport.graph.edits.naming import rename as rename
+    from torchport.graph.edits.other_weights import set_weights as set_weights
     from torchport.graph.edits.processing import postprocess as postprocess, preprocess as preprocess
     from torchport.graph.edits.recipe import edit as edit
     from torchport.graph.edits.removing import bypass as bypass, remove as remove
@@ -63,7 +60,7 @@ _HOMES = {
     "strip_metadata": "edits.metadata",
     "to_input": "edits.constants",
     "to_constant": "edits.constants",
-    "set_weights": "edits.constants",
+    "set_weights": "edits.other_weights",
     "set_dtype": "edits.dtypes",
     "sort": "edits.tidying",
     "deduplicate": "edits.tidying",

@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from torchport.errors import FileError
-from torchport.graph.matching_sides import is_constant
+from torchport.graph.matching.sides import is_constant
 
 Array = np.ndarray[Any, Any]
 _PIECE = 1 << 20  # numbers looked at together

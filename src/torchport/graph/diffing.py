@@ -20,7 +20,7 @@ from torchport.graph.difference import (
     Weights,
 )
 from torchport.graph.diffing_nodes import diff_nodes
-from torchport.graph.matching import Matching, match
+from torchport.graph.matching.nodes import Matching, match
 
 
 def diff(a: ir.Model | str | os.PathLike[str], b: ir.Model | str | os.PathLike[str]) -> Difference:

@@ -10,8 +10,8 @@ import onnx_ir as ir
 from torchport.graph.content import apart, same_content, stored
 from torchport.graph.describing import dtype_name, operator_name
 from torchport.graph.difference import AttributeChange, NodeChange, NodeInfo, Nodes, Renamed, Rewired
-from torchport.graph.matching import Matching
-from torchport.graph.matching_sides import stripped, telling_attributes
+from torchport.graph.matching.nodes import Matching
+from torchport.graph.matching.sides import stripped, telling_attributes
 from torchport.graph.values import subgraphs
 
 _GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)

@@ -9,20 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 
 from torchport.capture.origins import origin_of
 from torchport.comparing.against_onnx import OnnxReference, alike
-from torchport.comparing.against_torch import Pair, Slice, partner_arrays
+from torchport.comparing.against_torch import Pair, Pairing, partner_arrays
 from torchport.comparing.comparison import Divergence, Layer, short
 from torchport.comparing.divergence import Region
 from torchport.comparing.evidence import inputs_of, save_node
 from torchport.comparing.figures import measure
-from torchport.comparing.layered import Layered
+from torchport.comparing.glance import glance
+from torchport.comparing.layered import Layered, Slices
 from torchport.comparing.layers import Layers, Reference, look
 from torchport.errors import InputError
 from torchport.pipeline.compared_regions import narrowed
-from torchport.pipeline.compared_sides import OnnxSide, SavedSide, Side, TorchSide, fitted
+from torchport.pipeline.compared_sides import OnnxSide, SavedSide, Side, TorchSide
 from torchport.proving.tolerances import Tolerance
 from torchport.records import Finding
 
@@ -46,8 +46,8 @@ class TorchReference:
     def _ask(self) -> None:
         self._side.ask(self._feeds)
 
-    def pairs(self, arrays: Mapping[str, Array], values: Mapping[str, ir.Value]) -> Mapping[str, Pair]:
-        return Slice(arrays, values, self._ask, self._side.root, lambda dtype: self._limits(dtype, "")).pairs()
+    def pairs(self, slices: Slices) -> Mapping[str, Pair]:
+        return Pairing(slices, self._ask, self._side.root, lambda dtype: self._limits(dtype, "")).pairs()
 
     def fetch(self, keys: Mapping[str, Any]) -> Mapping[str, Array]:
         return partner_arrays(keys, self._ask, self._side.root)
@@ -57,18 +57,15 @@ class SavedReference:
     """Tensors saved elsewhere, by name."""
 
     def __init__(self, side: SavedSide, limits: Limits) -> None:
-        self._arrays, self._limits = side.sample.arrays, limits
+        self._arrays, self._limits = side.tensors, limits
 
-    def pairs(self, arrays: Mapping[str, Array], values: Mapping[str, ir.Value]) -> Mapping[str, Pair]:
-        from torchport.comparing.glance import glance
+    def pairs(self, slices: Slices) -> Mapping[str, Pair]:
+        return {n: self._pair(n, array) for arrays in slices.only(self._arrays) for n, array in arrays.items()}
 
-        found = {}
-        for name, array in arrays.items():
-            if name in self._arrays:
-                own = self._arrays[name]
-                limit = self._limits(own.dtype.name, array.dtype.name)
-                found[name] = Pair(f"'{name}'", glance(*alike(own, array), limit), name)
-        return found
+    def _pair(self, name: str, array: Array) -> Pair:
+        own = self._arrays[name]
+        limit = self._limits(own.dtype.name, array.dtype.name)
+        return Pair(f"'{name}'", glance(*alike(own, array), limit), name)
 
     def fetch(self, keys: Mapping[str, Any]) -> Mapping[str, Array]:
         return {name: self._arrays[key] for name, key in keys.items()}
@@ -83,26 +80,33 @@ def find_layers(
     isolate: bool,
     budget: int,
     save: str | os.PathLike[str] | None,
+    say: Callable[[str], None],
 ) -> Found:
     """Compare every tensor of the candidate, an ONNX model, with the reference's."""
     candidate_side = sides[1]
     if not isinstance(candidate_side, OnnxSide):
-        raise InputError("layers are compared where the second side is an ONNX model", where=candidate_side.label)
+        raise InputError(
+            "layers are compared where the second side is an ONNX model",
+            where=f"the second side is {candidate_side.label}",
+            next_step="put the ONNX model second" if isinstance(sides[0], OnnxSide) else "export it first",
+        )
     candidate = Layered(candidate_side.model, candidate_side.engine, candidate_side.libraries)
     reference = _reference(sides[0], candidate, feeds, limits)
-    own = fitted(feeds, candidate_side)
-    found = look(candidate, reference, own, budget=budget, agree=agree)
+    own = candidate_side.fit(feeds)
+    found = look(candidate, reference, own, budget=budget, agree=agree, say=say)
     layers = found.layers
     if isolate:
         from torchport.comparing.isolating import isolated
 
-        alone = isolated(candidate, reference, found.pairs, own, budget=budget, limits=limits)
+        alone = isolated(candidate, reference, found.pairs, own, budget=budget, limits=limits, say=say)
         layers = tuple(dataclasses.replace(x, isolated=alone.get(x.tensor)) for x in layers)
     divergence = None
     findings: list[Finding] = []
     if found.region is not None:
         region = found.region
         side = sides[0]
+        if len(region.nodes) > 1:
+            say(f"narrowing {len(region.nodes)} nodes")
         if len(region.nodes) > 1 and isinstance(side, TorchSide) and side.root is not None:
             region = narrowed(region, candidate, side.root, lambda: side.ask(feeds), own, limits=limits, budget=budget)
         divergence = _divergence(candidate, reference, found, region, own, limits, save)
@@ -116,7 +120,7 @@ def _reference(side: Side, candidate: Layered, feeds: Mapping[str, Array], limit
         return TorchReference(side, feeds, limits)
     if isinstance(side, OnnxSide):
         layered = Layered(side.model, side.engine, side.libraries)
-        return OnnxReference(layered, candidate.model, fitted(feeds, side), limits)
+        return OnnxReference(layered, candidate.model, side.fit(feeds), limits)
     assert isinstance(side, SavedSide)
     return SavedReference(side, limits)
 

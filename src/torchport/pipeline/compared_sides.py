@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,15 +13,20 @@ import onnx_ir as ir
 import torch
 
 from torchport.capture import models
+from torchport.capture.blame import line_of_error
+from torchport.comparing.layered import faults_of
+from torchport.comparing.recorded import rounded
 from torchport.comparing.samples import Sample, read_samples
 from torchport.engines.base import open_session
-from torchport.errors import InputError
+from torchport.errors import ForwardError, InputError, TorchportError
 from torchport.graph import files
 from torchport.pipeline.job import Job
 from torchport.silence import silence
 from torchport.tensors import is_torch, to_torch
 
 Array = np.ndarray[Any, Any]
+
+_SMALL = 1 << 16  # bytes
 
 
 class Side(Protocol):
@@ -47,33 +52,76 @@ class OnnxSide:
     """An ONNX model in an engine, as its user would run it."""
 
     def __init__(self, source: Any, engine: str, libraries: Sequence[str | os.PathLike[str]], label: str = "") -> None:
-        self.model = source if isinstance(source, ir.Model) else files.load(source)
+        self.model = _small_weights_read(source if isinstance(source, ir.Model) else files.load(source))
         self.label = label or (source.graph.name or "the model" if isinstance(source, ir.Model) else str(source))
         self.engine, self.libraries = engine, libraries
-        self.session = open_session(self.model, engine, libraries=libraries)
+        with faults_of(engine):
+            self.session = open_session(self.model, engine, libraries=libraries)
         self.inputs = tuple(i.name for i in self.session.inputs)
 
     def ask(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        return self.session.run(fitted(feeds, self))
+        given = self.fit(feeds)
+        with faults_of(self.engine):
+            return self.session.run(given)
+
+    def fit(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """The inputs by this model's names; floats of another width in its own: a float16 model beside its original."""
+        dtypes = {i.name: i.dtype for i in self.session.inputs}
+        with np.errstate(over="ignore"):  # a float16 model overflows as it does
+            return {n: rounded(a, dtypes[n]) for n, a in fitted(feeds, self).items()}
+
+
+def _small_weights_read(model: ir.Model) -> ir.Model:
+    """The model, or a copy with its small weights in memory if these are in a file beside it, as torch's exporter does.
+
+    A model in memory is handed to ONNX Runtime as bytes with its small weights inside: those may not point to files.
+    """
+    if not any(_is_small_and_outside(v) for v in model.graph.initializers.values()):
+        return model
+    copy = model.clone()
+    for value in copy.graph.initializers.values():
+        if _is_small_and_outside(value) and value.const_value is not None:
+            value.const_value = ir.tensor(value.const_value.numpy(), name=value.name)
+    return copy
+
+
+def _is_small_and_outside(value: ir.Value) -> bool:
+    return isinstance(value.const_value, ir.ExternalTensor) and value.const_value.nbytes <= _SMALL
 
 
 class TorchSide:
     """A PyTorch model in eval mode, left as it was found."""
 
-    def __init__(self, model: Any, example: Mapping[str, Any], stack: contextlib.ExitStack) -> None:
+    def __init__(self, model: Any, first: Sample, stack: contextlib.ExitStack) -> None:
         subject = models.subject(model)
         self.root = subject.target if isinstance(subject.target, torch.nn.Module) else None
         self.label = f"PyTorch's {type(subject.target).__name__}"
-        args, kwargs = _arguments(subject, example)
+        args, kwargs = _arguments(subject, first)
         self._job = Job(model, args, kwargs)
         stack.enter_context(self._job.opened())
         self.inputs = tuple(self._job.call.names)
 
     def ask(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         arrays = list(fitted(feeds, self).values())
-        with silence():
+        with silence(), _forward_errors(self.label):
             outputs = self._job.reference(arrays)
         return dict(zip(self._job.reference.output_names, outputs, strict=True))
+
+
+@contextlib.contextmanager
+def _forward_errors(label: str) -> Iterator[None]:
+    """What a PyTorch model raises, as the user's to mend."""
+    try:
+        yield
+    except TorchportError:
+        raise
+    except Exception as error:
+        lines = str(error).strip().splitlines()
+        raise ForwardError(
+            f"{label} raises {type(error).__name__} on these inputs: {lines[0] if lines else ''}",
+            where=line_of_error(error) or None,
+            next_step="do the inputs have the shapes and dtypes the model takes?",
+        ) from error
 
 
 class SavedSide:
@@ -85,23 +133,29 @@ class SavedSide:
         self.inputs: tuple[str, ...] = ()
 
     def ask(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        return {n: a for n, a in self.sample.arrays.items() if n not in feeds}
+        """What the file says the model gave, if it was recorded; else all tensors but the inputs."""
+        return dict(self.sample.outputs) or {n: a for n, a in self.sample.arrays.items() if n not in feeds}
+
+    @property
+    def tensors(self) -> dict[str, Array]:
+        return {**self.sample.arrays, **self.sample.outputs}
 
 
-def _arguments(subject: Any, example: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _arguments(subject: Any, first: Sample) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """By name where the PyTorch model has parameters of these names, else in order."""
     from torchport.capture.structure import signature_of
 
-    tensors = {n: v if is_torch(v) or not isinstance(v, np.ndarray) else to_torch(v) for n, v in example.items()}
+    tensors = {n: v if is_torch(v) or not isinstance(v, np.ndarray) else to_torch(v) for n, v in first.arrays.items()}
     known = signature_of(subject.target).parameters
-    return ((), tensors) if set(tensors) <= set(known) else (tuple(tensors.values()), {})
+    others = {n: v for n, v in first.arguments.items() if n in known}
+    return ((), {**tensors, **others}) if set(tensors) <= set(known) else (tuple(tensors.values()), others)
 
 
 def fitted(feeds: Mapping[str, Array], side: Side) -> dict[str, Array]:
-    """The inputs as this side calls them: by name, else in order."""
+    """The inputs as this side calls them: by name; in order if no name fits."""
     if set(side.inputs) <= set(feeds):
         return {n: feeds[n] for n in side.inputs}
-    if len(side.inputs) == len(feeds):
+    if len(side.inputs) == len(feeds) and not set(side.inputs) & set(feeds):
         return dict(zip(side.inputs, feeds.values(), strict=True))
     raise InputError(
         f"the inputs do not fit {side.label}",

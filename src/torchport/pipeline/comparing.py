@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 
 from torchport.comparing.against_onnx import alike
 from torchport.comparing.comparison import Comparison
-from torchport.comparing.figures import Figures, Metric, measure, merged
+from torchport.comparing.evidence import make_folder
+from torchport.comparing.figures import Figures, Metric, measure
 from torchport.comparing.glance import glance
 from torchport.comparing.layered import BUDGET
-from torchport.comparing.samples import Sample, read_samples, save_sample
-from torchport.errors import EngineError, InputError, OptionError, RandomModelError
+from torchport.comparing.precision import Precision, needs_precision
+from torchport.comparing.samples import Sample, save_sample
+from torchport.errors import EngineError, EngineMissingError, InputError, OptionError, RandomModelError
+from torchport.pipeline.compared_inputs import MADE_UP, SameInputs, given_samples, same_inputs_as, unused_inputs
 from torchport.pipeline.compared_layers import Found, find_layers
+from torchport.pipeline.compared_samples import Seen
 from torchport.pipeline.compared_sides import OnnxSide, SavedSide, Side, TorchSide, is_onnx, is_saved, numbers
 from torchport.pipeline.job import Progress
-from torchport.pipeline.same_meaning import made_up
 from torchport.proving.tolerances import DEFAULTS, Tolerance, tolerance
 from torchport.records import Finding
 
@@ -53,8 +58,10 @@ def compare(
     inputs: Any = None,
     *,
     data: Any = None,
+    data_b: Any = None,
     layers: bool = False,
     isolate: bool = False,
+    precision: bool = False,
     engines: Sequence[str] = ("onnxruntime",),
     outputs: Mapping[str, str] | None = None,
     rtol: float | None = None,
@@ -72,8 +79,11 @@ def compare(
         b: the candidate: the same kinds. None to hold `a` in the first of `engines` against it in the others.
         inputs: one sample: a tensor, a tuple, or a mapping by name. Made up from the shapes where nothing is given.
         data: many samples: a folder of ``.npz``, one such file, or an iterable of what `inputs` takes.
+        data_b: the same calls as recorded on `b`'s side. Both sides are compared on `data`; that the inputs themselves
+            differ is a finding.
         layers: compare every tensor inside too, and find where the error is born; on the worst sample.
         isolate: with `layers`, also give each node the reference's inputs, so that errors do not add up.
+        precision: for a float16 or int8 `b` of the float `a`: which layers need more precision, fewest first.
         engines: what runs the ONNX models; for a PyTorch model or two ONNX models the first.
         outputs: which output of `b` is which of `a`, where neither names nor order tell.
         rtol: relative tolerance; by dtype if not given.
@@ -95,20 +105,26 @@ def compare(
         raise OptionError("rtol and atol belong together", next_step="give both")
     asked = Tolerance(rtol, atol) if rtol is not None and atol is not None else None
     common = _Asked(
-        layers or isolate, isolate, dict(outputs or {}), asked, dict(metrics or {}), budget, save, libraries
+        layers or isolate, isolate, precision, dict(outputs or {}), asked, dict(metrics or {}), budget, save, libraries
     )
     say = progress or (lambda text: None)
+    if save is not None:
+        make_folder(save)
     if b is not None:
-        return _Comparing(a, b, (engines[0], engines[0]), common, say).run(inputs, data)
+        return _Comparing((a, b), (engines[0], engines[0]), common, say).run(inputs, data, data_b)
     if len(engines) < 2:
         raise OptionError("there is one model and one engine: nothing to compare with", next_step="name two engines")
-    return {e: _in_engine(a, engines[0], e, common, say, inputs, data) for e in engines[1:]}
+    if not is_onnx(a):
+        raise OptionError("engines run ONNX models", next_step="give an ONNX model, or a second model to compare with")
+    kept = list(data) if isinstance(data, Iterator) else data  # every engine gets all of it
+    return {e: _in_engine(a, (engines[0], e), common, say, inputs, kept) for e in engines[1:]}
 
 
 @dataclasses.dataclass(frozen=True)
 class _Asked:
     layers: bool
     isolate: bool
+    precision: bool
     outputs: dict[str, str]
     tolerance: Tolerance | None
     metrics: dict[str, Metric]
@@ -117,129 +133,151 @@ class _Asked:
     libraries: Sequence[str | os.PathLike[str]]
 
 
-def _in_engine(model: Any, first: str, engine: str, asked: _Asked, say: Progress, inputs: Any, data: Any) -> Comparison:
+def _in_engine(
+    model: Any, engines: tuple[str, str], asked: _Asked, say: Progress, inputs: Any, data: Any
+) -> Comparison:
     """One further engine; that it fails is a result, so that the others get their turn."""
+    comparing = _Comparing((model, model), engines, asked, say)
     try:
-        return _Comparing(model, model, (first, engine), asked, say).run(inputs, data)
-    except EngineError as error:
-        text = error.what + (f" ({error.where})" if error.where else "")
-        return Comparison((first, engine), (), 0, error=text)
+        return comparing.run(inputs, data, None)
+    except (EngineError, EngineMissingError) as error:
+        if comparing.at_work == 0:  # then none of them can be compared
+            raise
+        text = " ".join(filter(None, [error.what, error.where and f"({error.where})"]))
+        return Comparison(engines, (), 0, error=f"{text}; {error.next_step}" if error.next_step else text)
 
 
 class _Comparing:
-    def __init__(self, a: Any, b: Any, engines: tuple[str, str], asked: _Asked, say: Progress) -> None:
-        self._a, self._b, self._engines, self._asked, self._say = a, b, engines, asked, say
+    def __init__(self, sources: tuple[Any, Any], engines: tuple[str, str], asked: _Asked, say: Progress) -> None:
+        self._sources, self._engines, self._asked, self._say = sources, engines, asked, say
         self._stack = contextlib.ExitStack()
         self._findings: list[Finding] = []
+        self.at_work = 0  # which side is being asked
 
-    def run(self, inputs: Any, data: Any) -> Comparison:
+    def run(self, inputs: Any, data: Any, data_b: Any) -> Comparison:
         with self._stack:
             self._say("opening")
-            opened = {n: self._open_onnx(n) for n in (0, 1) if is_onnx((self._a, self._b)[n])}
-            samples = self._samples(inputs, data, opened)
+            opened: dict[int, OnnxSide] = {}
+            for number, source in enumerate(self._sources):
+                self.at_work = number
+                if is_onnx(source):
+                    opened[number] = self._open_onnx(number)
+            samples = iter(given_samples(self._sources, inputs, data, opened))
             first = next(samples, None)
             if first is None:
                 raise InputError("there is no sample to compare on", next_step="give inputs or a folder of .npz files")
+            if first.name == MADE_UP:
+                self._findings.append(Finding(MADE_UP))
             sides = (self._side(0, opened, first), self._side(1, opened, first))
-            return self._compare(sides, first, samples)
+            self._findings += unused_inputs(first, sides)
+            return self._compare(sides, itertools.chain([first], samples), same_inputs_as(sides, data_b))
 
     def _open_onnx(self, number: int) -> OnnxSide:
-        source, engine = (self._a, self._b)[number], self._engines[number]
-        label = engine if self._a is self._b else ""
-        return OnnxSide(source, engine, self._asked.libraries, label)
+        engine = self._engines[number]
+        label = engine if self._engines[0] != self._engines[1] else ""
+        return OnnxSide(self._sources[number], engine, self._asked.libraries, label)
 
     def _side(self, number: int, opened: Mapping[int, OnnxSide], first: Sample) -> Side:
         if number in opened:
             return opened[number]
-        source = (self._a, self._b)[number]
-        if is_saved(source):
-            return SavedSide(source)
-        return TorchSide(source, first.arrays, self._stack)
+        source = self._sources[number]
+        return SavedSide(source) if is_saved(source) else TorchSide(source, first, self._stack)
 
-    def _samples(self, inputs: Any, data: Any, opened: Mapping[int, OnnxSide]) -> Iterator[Sample]:
-        if data is not None:
-            return iter(read_samples(data))
-        if inputs is not None:
-            return iter(read_samples([inputs]))
-        for source in (self._a, self._b):
-            if is_saved(source) and opened:
-                saved = SavedSide(source).sample.arrays
-                wanted = next(iter(opened.values())).inputs
-                if set(wanted) <= set(saved):
-                    return iter([Sample(str(source), {n: saved[n] for n in wanted})])
-        if not opened:
-            raise InputError("no inputs are given", next_step="give inputs=, or --input x=float32[1,3,224,224]")
-        infos = next(iter(opened.values())).session.inputs
-        self._findings.append(Finding("the inputs were made up from the shapes: give real ones with --input or --data"))
-        arrays = made_up(infos)
-        return iter([Sample("made up", {i.name: a for i, a in zip(infos, arrays, strict=True)})])
-
-    def _compare(self, sides: tuple[Side, Side], first: Sample, others: Iterator[Sample]) -> Comparison:
-        quantized = any(n.op_type in _QUANTIZING for s in sides if isinstance(s, OnnxSide) for n in s.model.graph)
-        limits = Limits(self._asked.tolerance, quantized)
-        if quantized and self._asked.tolerance is None:
-            self._findings.append(
-                Finding(f"a quantized model: {_QUANTIZED.atol:.0%} of the largest number is let through")
-            )
-        found: list[tuple[Figures, ...]] = []
-        worst: tuple[float, Sample, tuple[Figures, ...]] | None = None
-        for number, sample in enumerate(_chained(first, others), start=1):
+    def _compare(self, sides: tuple[Side, Side], samples: Iterable[Sample], same: SameInputs) -> Comparison:
+        limits = self._limits(sides)
+        seen = Seen(keep=self._asked.precision)
+        for number, sample in enumerate(samples, start=1):
             self._say(f"comparing sample {number}")
-            figures = self._outputs(sides, sample, limits)
-            found.append(figures)
-            badness = max((_badness(f) for f in figures), default=0.0)
-            if worst is None or badness > worst[0]:
-                worst = (badness, sample, figures)
-        assert worst is not None
-        if not all(f.ok for f in worst[2]):
-            self._check_repeatable(sides[0], worst[1])
-        outputs = tuple(merged([one[n] for one in found]) for n in range(len(found[0])))
-        layers = Found()
-        if self._asked.layers:
-            self._say("comparing layers")
-            agree = [f.name for f in worst[2] if f.ok]
-            layers = find_layers(
-                sides,
-                numbers(worst[1]),
-                limits,
-                agree=agree,
-                isolate=self._asked.isolate,
-                budget=self._asked.budget,
-                save=self._asked.save,
-            )
+            same.look(sample)
+            seen.add(sample, self._outputs(sides, sample, limits))
+        same.close()
+        self._findings += same.findings
+        agree = [f.name for f in seen.worst_figures if f.ok]
+        if len(agree) < len(seen.worst_figures):
+            self._check_repeatable(sides, seen.worst)
+        found = self._layers(sides, seen.worst, limits, agree) if self._asked.layers else Found()
+        outputs = seen.merged()
         return Comparison(
             (sides[0].label, sides[1].label),
             outputs,
-            len(found),
-            layers.layers,
-            layers.divergence,
-            self._keep(worst[1], all(f.ok for f in outputs)),
-            (*self._findings, *layers.findings),
+            seen.count,
+            found.layers,
+            found.divergence,
+            self._keep(seen.worst, all(f.ok for f in outputs)),
+            (*self._findings, *found.findings),
+            precision=self._precision(sides, seen.samples, limits) if self._asked.precision else None,
         )
 
-    def _check_repeatable(self, reference: Side, sample: Sample) -> None:
-        if not isinstance(reference, TorchSide):
-            return
-        once, again = (reference.ask(numbers(sample)) for _ in range(2))
-        moved = [n for n in again if not glance(once[n], again[n]).ok]
-        if moved:
-            raise RandomModelError(
-                "the reference answers differently each time it is asked the same",
-                where=f"output '{moved[0]}'",
-                next_step="compare it in eval mode, or take random numbers as an input instead of drawing them inside",
+    def _limits(self, sides: tuple[Side, Side]) -> Limits:
+        quantized = any(n.op_type in _QUANTIZING for s in sides if isinstance(s, OnnxSide) for n in s.model.graph)
+        if quantized and self._asked.tolerance is None:
+            told = f"a quantized model: {_QUANTIZED.atol:.0%} of the largest number is let through"
+            self._findings.append(Finding(told))
+        return Limits(self._asked.tolerance, quantized)
+
+    def _layers(self, sides: tuple[Side, Side], sample: Sample, limits: Limits, agree: list[str]) -> Found:
+        self._say("comparing layers")
+        return find_layers(
+            sides,
+            numbers(sample),
+            limits,
+            agree=agree,
+            isolate=self._asked.isolate,
+            budget=self._asked.budget,
+            save=self._asked.save,
+            say=self._say,
+        )
+
+    def _precision(self, sides: tuple[Side, Side], samples: Sequence[Sample], limits: Limits) -> Precision:
+        """For the floats of the reference; the tolerance is that of the coarser side."""
+        one, other = sides
+        if not isinstance(one, OnnxSide) or not isinstance(other, OnnxSide):
+            raise InputError(
+                "which layers need more precision is told for two ONNX models",
+                where=f"{one.label} and {other.label}",
+                next_step="export the PyTorch model first",
             )
+        coarsest = "float16" if any(v.dtype == ir.DataType.FLOAT16 for v in _all_values(other.model)) else "float32"
+        return needs_precision(
+            one.model,
+            other.model,
+            [one.fit(numbers(sample)) for sample in samples],
+            tolerance=limits("float32", coarsest),
+            engine=one.engine,
+            libraries=self._asked.libraries,
+            progress=self._say,
+        )
+
+    def _check_repeatable(self, sides: tuple[Side, Side], sample: Sample) -> None:
+        for word, side in zip(("reference", "candidate"), sides, strict=True):
+            once, again = (side.ask(numbers(sample)) for _ in range(2))
+            moved = [n for n in again if not glance(once[n], again[n]).ok]
+            if moved:
+                raise RandomModelError(
+                    f"the {word} answers differently each time it is asked the same",
+                    where=f"{side.label}, output '{moved[0]}'",
+                    next_step="take random numbers as an input instead of drawing them inside",
+                )
 
     def _outputs(
         self, sides: tuple[Side, Side], sample: Sample, limits: Callable[[str, str], Tolerance]
     ) -> tuple[Figures, ...]:
         feeds = numbers(sample)
-        ours, theirs = (side.ask(feeds) for side in sides)
+        ours, theirs = (self._asked_of(number, side, feeds, sample) for number, side in enumerate(sides))
         figures = []
         for one, other in self._matched(ours, theirs):
             reference, candidate = alike(ours[one], theirs[other])
             limit = limits(reference.dtype.name, theirs[other].dtype.name)
             figures.append(measure(other, reference, candidate, tolerance=limit, metrics=self._asked.metrics))
         return tuple(figures)
+
+    def _asked_of(self, number: int, side: Side, feeds: Mapping[str, Array], sample: Sample) -> dict[str, Array]:
+        self.at_work = number
+        try:
+            return side.ask(feeds)
+        except InputError as error:
+            where = ", ".join(filter(None, [sample.name, side.label, error.where]))
+            raise InputError(error.what, where=where, next_step=error.next_step) from error
 
     def _matched(self, ours: Mapping[str, Array], theirs: Mapping[str, Array]) -> list[tuple[str, str]]:
         """Which output is which: as told, by name, else in order."""
@@ -252,10 +290,11 @@ class _Comparing:
             return list(told.items())
         if set(ours) == set(theirs):
             return [(n, n) for n in theirs]
-        if len(ours) == len(theirs):
-            return list(zip(ours, theirs, strict=True))
         both = [n for n in theirs if n in ours]
-        if both and (is_saved(self._a) or is_saved(self._b)):
+        if len(ours) == len(theirs):
+            rest = zip((n for n in ours if n not in both), (n for n in theirs if n not in both), strict=True)
+            return [*((n, n) for n in both), *rest]
+        if both and any(map(is_saved, self._sources)):
             return [(n, n) for n in both]
         raise InputError(
             f"one side has {len(ours)} outputs, the other {len(theirs)}",
@@ -267,15 +306,12 @@ class _Comparing:
         if self._asked.save is None or fine:
             return sample.name if not fine else ""
         target = Path(self._asked.save) / "worst.npz"
-        target.parent.mkdir(parents=True, exist_ok=True)
         save_sample(target, numbers(sample))
         return str(target)
 
 
-def _chained(first: Sample, others: Iterator[Sample]) -> Iterator[Sample]:
-    yield first
-    yield from others
-
-
-def _badness(figures: Figures) -> float:
-    return figures.mismatched + (0.0 if figures.ok else 1.0) + min(figures.max_abs, 1e30) * 1e-40
+def _all_values(model: ir.Model) -> Iterator[ir.Value]:
+    yield from model.graph.inputs
+    yield from model.graph.initializers.values()
+    for node in model.graph:
+        yield from node.outputs

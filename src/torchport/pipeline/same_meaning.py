@@ -21,6 +21,7 @@ from torchport.records import Dim, Finding, Proof, TensorInfo
 from torchport.tensors import to_numpy
 
 Array = np.ndarray[Any, Any]
+Shape = tuple[int | str | None, ...] | None
 Model = str | os.PathLike[str] | ir.Model
 
 _EXAMPLE_SIZE = 2  # of a dimension that may vary
@@ -52,7 +53,7 @@ def prove_same(
     _check_interface("input", old.inputs, new.inputs)
     _check_interface("output", old.outputs, new.outputs)
     rows = _Rows(old, new)
-    examples = [np.asarray(inputs[i.name]) for i in new.inputs] if inputs else made_up(new.inputs)
+    examples = _given(new.inputs, inputs) if inputs else made_up(rows.examples())
     dims = {n: {a: d for a, d in axes.items() if rows.may_vary(d)} for n, axes in declared_dims(new).items()}
     names = [i.name for i in new.inputs]
     outputs = [o.name for o in new.outputs]
@@ -62,15 +63,34 @@ def prove_same(
     return dataclasses.replace(proof, findings=(*proof.findings, *rows.findings()))
 
 
+def _given(infos: Sequence[TensorInfo], inputs: Mapping[str, Array]) -> list[Array]:
+    missing = [i.name for i in infos if i.name not in inputs]
+    strange = [name for name in inputs if name not in {i.name for i in infos}]
+    if missing or strange:
+        what = f"no input '{strange[0]}'" if strange else f"an input '{missing[0]}', which is not given"
+        raise InputError(
+            f"the changed model has {what}", where=", ".join(map(str, infos)), next_step="give all, by their new names"
+        )
+    return [np.asarray(inputs[i.name]) for i in infos]
+
+
 def _check_interface(what: str, old: Sequence[TensorInfo], new: Sequence[TensorInfo]) -> None:
-    if [i.dtype for i in old] == [i.dtype for i in new]:
+    if len(old) == len(new) and all(_alike(a, b) for a, b in zip(old, new, strict=True)):
         return
     shown = [", ".join(map(str, infos)) or "none" for infos in (old, new)]
     raise InputError(
-        f"the change moved the {what}s, so the answers cannot be held against each other",
+        f"the edits changed the {what}s: there is nothing to compare with",
         where=f"before: {shown[0]}; now: {shown[1]}",
-        next_step="verify the edits that keep inputs and outputs in a call of their own",
+        next_step="run those without --verify, and verify the others in a call of their own",
     )
+
+
+def _alike(old: TensorInfo, new: TensorInfo) -> bool:
+    """Whether one may be held against the other: types and numbers of axes are the same, and fixed sizes too."""
+    if old.dtype != new.dtype or old.shape is None or new.shape is None:
+        return old.dtype == new.dtype
+    sizes = [(a, b) for a, b in zip(old.shape, new.shape, strict=False) if isinstance(a, int) and isinstance(b, int)]
+    return len(old.shape) == len(new.shape) and all(a == b for a, b in sizes)
 
 
 def made_up(infos: Sequence[TensorInfo]) -> list[Array]:
@@ -81,6 +101,14 @@ def made_up(infos: Sequence[TensorInfo]) -> list[Array]:
     shapes = [[d if isinstance(d, int) else _EXAMPLE_SIZE for d in i.shape or ()] for i in infos]
     specs = [InputSpec.tensor(None, i.dtype, s) for i, s in zip(infos, shapes, strict=True)]
     return [to_numpy(t) for t in build_inputs(specs)[0]]
+
+
+def _known_sizes(was: Shape, now: Shape, first: int) -> Shape:
+    """The shape, with the sizes there were from an axis on."""
+    if was is None or now is None or len(was) != len(now):
+        return now
+    pairs = enumerate(zip(was, now, strict=True))
+    return tuple(n if isinstance(n, int) and axis >= first else d for axis, (n, d) in pairs)
 
 
 class _Rows:
@@ -95,6 +123,12 @@ class _Rows:
                 if isinstance(n, int) and isinstance(d, str):
                     (self._freed if axis == 0 else self._elsewhere)[d] = n
 
+    def examples(self) -> list[TensorInfo]:
+        """The new inputs, of sizes that the model took before where it cannot be asked about others."""
+        kept = 0 if len(self._freed) > 1 else 1
+        pairs = zip(self._old.inputs, self._new.inputs, strict=True)
+        return [dataclasses.replace(now, shape=_known_sizes(was.shape, now.shape, kept)) for was, now in pairs]
+
     def may_vary(self, dim: Dim) -> bool:
         return dim.root not in self._elsewhere
 
@@ -108,24 +142,26 @@ class _Rows:
         if not moved:
             return self._run(arrays)
         if len(moved) > 1:
-            raise ValueError(f"it was fixed in {' and '.join(moved)}")
+            raise InputError(
+                f"{' and '.join(moved)} were fixed before, and both have other sizes now",
+                next_step="give an example in which one of them has the size it had",
+            )
         ((dim, (now, was)),) = moved.items()
-        if now % was:
-            raise ValueError(f"it took {was} rows at a time, and {now} is no multiple")
-        parts = [self._run(self._piece(arrays, dim, n, n + was)) for n in range(0, now, was)]
-        return [self._joined(o, dim, [p[n] for p in parts]) for n, o in enumerate(self._new.outputs)]
+        parts = [self._run(self._piece(arrays, dim, np.arange(n, n + was) % now)) for n in range(0, now, was)]
+        return [self._joined(o, dim, now, [p[n] for p in parts]) for n, o in enumerate(self._new.outputs)]
 
-    def _piece(self, arrays: Sequence[Array], dim: str, begin: int, end: int) -> list[Array]:
+    def _piece(self, arrays: Sequence[Array], dim: str, rows: Array) -> list[Array]:
+        """Some rows of all that have rows; the last piece is filled up with the first ones, which are not looked at."""
         own = [(i.shape or (None,))[0] == dim for i in self._new.inputs]
-        return [a[begin:end] if mine else a for a, mine in zip(arrays, own, strict=True)]
+        return [a[rows] if mine else a for a, mine in zip(arrays, own, strict=True)]
 
-    def _joined(self, info: TensorInfo, dim: str, parts: list[Array]) -> Array:
+    def _joined(self, info: TensorInfo, dim: str, count: int, parts: list[Array]) -> Array:
         axes = [a for a, d in enumerate(info.shape or ()) if d == dim]
         if len(axes) == 1:
-            return np.concatenate(parts, axis=axes[0])
+            return np.take(np.concatenate(parts, axis=axes[0]), range(count), axis=axes[0])
         if not axes and all(np.array_equal(parts[0], p) for p in parts):
             return parts[0]
-        raise ValueError(f"the rows of '{info.name}' cannot be put together")
+        raise InputError(f"the rows of output '{info.name}' cannot be put together: its shape does not name '{dim}'")
 
     def _run(self, arrays: Sequence[Array]) -> list[Array]:
         feeds = {i.name: a for i, a in zip(self._old.inputs, arrays, strict=True)}
@@ -138,6 +174,10 @@ class _Rows:
             for d, n in self._elsewhere.items()
         ]
         return kept + [
-            Finding(f"'{d}' was fixed to {n} before: other sizes were compared {n} rows at a time")
+            Finding(f"'{d}' was fixed to {n} before: other sizes were compared {_rows(n)} at a time")
             for d, n in self._freed.items()
         ]
+
+
+def _rows(count: int) -> str:
+    return "one row" if count == 1 else f"{count} rows"

@@ -16,7 +16,8 @@ from safetensors.numpy import save_file
 
 from torchport.errors import FileError, InputError
 from torchport.graph import lint
-from torchport.graph.edits.constants import set_weights, to_constant, to_input
+from torchport.graph.edits.constants import to_constant, to_input
+from torchport.graph.edits.other_weights import set_weights
 
 ONES = np.ones(3, np.float32)
 

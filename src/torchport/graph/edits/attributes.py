@@ -13,7 +13,8 @@ import onnx_ir as ir
 from torchport.errors import InputError
 from torchport.graph.edits.choosing import chosen_nodes, where
 from torchport.graph.edits.dtypes import dtype_named
-from torchport.graph.edits.tidying import Undo, attempt, infer_again
+from torchport.graph.edits.following import infer_again
+from torchport.graph.edits.trying import Undo, attempt
 from torchport.graph.opset_rules.schemas import Schema
 
 Kind = ir.AttributeType

@@ -21,6 +21,8 @@ def every_node(model: ir.Model) -> Iterator[ir.Node]:
 def chosen_nodes(model: ir.Model, text: str) -> list[ir.Node]:
     """The nodes that a user means: a node's name, an operator (``Relu``, ``devtech::FooOp``), or names with ``*``.
 
+    The domain of an operator may be left out where only one has an operator of that name.
+
     Raises:
         InputError: there is none.
     """
@@ -28,14 +30,28 @@ def chosen_nodes(model: ir.Model, text: str) -> list[ir.Node]:
     found = [n for n in nodes if n.name == text] or [n for n in nodes if _is_operator(n, text)]
     if not found and "*" in text:
         found = [n for n in nodes if fnmatch.fnmatchcase(n.name or "", text)]
+    found = found or _without_domain(nodes, text)
     if not found:
-        known = {n.name or "" for n in nodes} | {n.op_type for n in nodes}
+        known = {n.name or "" for n in nodes} | {_operator(n) for n in nodes}
         close = difflib.get_close_matches(text, sorted(known), n=3, cutoff=0.5)
         raise InputError(
             f"there is no node or operator '{text}' in the model",
             next_step=f"did you mean {', '.join(close)}?" if close else "`torchport inspect` lists what there is",
         )
     return found
+
+
+def _without_domain(nodes: list[ir.Node], text: str) -> list[ir.Node]:
+    """The nodes of an operator whose domain is not said; an error where that is needed to tell two apart."""
+    found = [n for n in nodes if n.op_type == text]
+    operators = sorted({_operator(n) for n in found})
+    if len(operators) > 1:
+        raise InputError(f"several operators are called '{text}'", next_step=f"say which: {', '.join(operators)}")
+    return found
+
+
+def _operator(node: ir.Node) -> str:
+    return f"{node.domain}::{node.op_type}" if node.domain else node.op_type
 
 
 def _is_operator(node: ir.Node, text: str) -> bool:
@@ -45,7 +61,7 @@ def _is_operator(node: ir.Node, text: str) -> bool:
 
 def where(node: ir.Node) -> str:
     """How an error names a node."""
-    return f"node '{node.name}' ({node.domain + '::' if node.domain else ''}{node.op_type})"
+    return f"node '{node.name}' ({_operator(node)})"
 
 
 def forget_unused_domains(model: ir.Model) -> None:

@@ -1,30 +1,22 @@
-"""Turn weights into inputs and inputs into weights, and give weights other numbers."""
+"""Turn weights into inputs, and inputs into weights."""
 
 from __future__ import annotations
 
-import contextlib
-import difflib
-import json
-import os
-import struct
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import onnx
 import onnx_ir as ir
 
-from torchport.errors import FileError, InputError
+from torchport.errors import InputError
 from torchport.graph.edits.choosing import where
-from torchport.graph.edits.dtypes import plain
-from torchport.graph.edits.naming import ANNOTATION, change_dims, each_value, expanded, unknown
-from torchport.graph.edits.tidying import Undo, attempt, infer_again, take_out
+from torchport.graph.edits.following import infer_again
+from torchport.graph.edits.given_arrays import tensor_for
+from torchport.graph.edits.naming import ANNOTATION, change_dims, each_value, unknown
+from torchport.graph.edits.patterns.places import is_constant
+from torchport.graph.edits.tidying import take_out
+from torchport.graph.edits.trying import Undo, attempt
 from torchport.graph.shapes import values_of, without_weights
-from torchport.graph.weights import bodies
-from torchport.tensors import is_torch, numpy_dtype, to_numpy
-
-Array = np.ndarray[Any, Any]
 
 # --- a weight becomes an input ----------------------------------------------------------------------------------------
 
@@ -72,7 +64,7 @@ def _constant(model: ir.Model, name: str) -> ir.Value:
     if not found:
         raise _not_outside(model, name)
     value = found[0]
-    if not value.is_initializer() and not _is_constant_node(value.producer()):
+    if not value.is_initializer() and not is_constant(value.producer()):
         producer = value.producer()
         why = f"{where(producer)} computes it" if producer is not None else "it is an input already"
         raise InputError(f"'{name}' is no constant: {why}", next_step="name a weight, or what a Constant node gives")
@@ -83,10 +75,6 @@ def _constant(model: ir.Model, name: str) -> ir.Value:
             f"'{name}' cannot become an input: {why}", next_step="rename one, or replace it by an Identity"
         )
     return value
-
-
-def _is_constant_node(node: ir.Node | None) -> bool:
-    return node is not None and node.op_type == "Constant" and not node.domain
 
 
 def _not_outside(model: ir.Model, name: str) -> InputError:
@@ -127,98 +115,10 @@ def to_constant(model: ir.Model, name: str, value: Any) -> int:
     given = inputs[name]
     if not isinstance(given.type, ir.TensorType) or given.dtype is None:
         raise InputError(f"the input '{name}' is no tensor, so it cannot be a weight", next_step="choose another input")
-    tensor = _tensor(given, value)
+    tensor = tensor_for(given, value)
     sizes = _sizes(given, tensor)
     attempt(model, lambda: _settle(model, given, tensor, sizes), f"'{name}' cannot be that")
     return 1
-
-
-def _tensor(given: ir.Value, value: Any) -> ir.TensorProtocol:
-    dtype = given.dtype
-    assert dtype is not None
-    if dtype == ir.DataType.STRING:
-        return _texts(given, value)
-    array = _array(given, value)
-    static = given.shape is not None and given.shape.is_static()
-    if array.ndim == 0 and given.shape is not None and len(given.shape) > 0 and static:
-        array = np.full(given.shape.numpy(), array)
-    return ir.Tensor(array, dtype=dtype, name=given.name)
-
-
-def _texts(given: ir.Value, value: Any) -> ir.TensorProtocol:
-    array = np.asarray(value, dtype=object)
-    if not all(isinstance(one, str) for one in array.flat):
-        raise InputError(f"the input '{given.name}' takes texts", next_step="give a text or a list of texts")
-    encoded = [one.encode() for one in array.flat]
-    return ir.StringTensor(encoded, shape=ir.Shape(array.shape), name=given.name)
-
-
-def _array(given: ir.Value, value: Any) -> Array:
-    """The numbers in the input's dtype; an array must have it already, numbers of Python get it."""
-    assert given.dtype is not None
-    if isinstance(value, (str, os.PathLike)):
-        value = _npy(given, Path(value))
-    if is_torch(value):
-        value = to_numpy(value)
-    if isinstance(value, (np.ndarray, np.generic)):
-        return _same_dtype(np.asarray(value), given.dtype, f"input '{given.name}'")
-    try:
-        array = np.array(value)
-    except ValueError as error:
-        raise InputError(f"the lists for '{given.name}' are not even", next_step="give each the same length") from error
-    return _from_python(given, array)
-
-
-def _npy(given: ir.Value, path: Path) -> Array:
-    if path.suffix != ".npy":
-        raise InputError(f"'{path}' is no value for the input '{given.name}'", next_step="give numbers, or a .npy file")
-    with _reading(path):
-        found: Array = np.load(path, mmap_mode="r", allow_pickle=False)
-    return found
-
-
-@contextlib.contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    from safetensors import SafetensorError
-
-    try:
-        yield
-    except (OSError, ValueError, SafetensorError) as error:
-        missing = isinstance(error, FileNotFoundError)
-        raise FileError(
-            "the file is missing" if missing else f"it cannot be read: {str(error).splitlines()[0][:200]}",
-            where=str(path),
-            next_step="check the path" if missing else "write the file again",
-        ) from error
-
-
-def _from_python(given: ir.Value, array: Array) -> Array:
-    assert given.dtype is not None
-    wanted = given.dtype.numpy()
-    number = array.dtype.kind in "iuf" and given.dtype != ir.DataType.BOOL
-    fits = array.dtype.kind == "b" and given.dtype == ir.DataType.BOOL
-    if array.dtype.kind == "f" and number:
-        fits = given.dtype.is_floating_point()
-    elif number:
-        with np.errstate(all="ignore"):
-            fits = given.dtype.is_floating_point() or np.array_equal(array.astype(wanted), array)
-    if not fits:
-        raise InputError(
-            f"the input '{given.name}' is {plain(given.dtype)}, and cannot be {str(array.tolist())[:60]}",
-            next_step=f"give values of {plain(given.dtype)}",
-        )
-    return array.astype(wanted)
-
-
-def _same_dtype(array: Array, dtype: ir.DataType, what: str) -> Array:
-    if array.dtype.kind == "V" and array.dtype.itemsize == dtype.numpy().itemsize:
-        return array.view(dtype.numpy())  # how numpy's files keep bfloat16 and the like
-    if array.dtype != dtype.numpy():
-        raise InputError(
-            f"the {what} is {plain(dtype)}, what is given is {array.dtype.name}",
-            next_step=f"convert it first: .astype('{plain(dtype)}'), or .to(torch.{plain(dtype)})",
-        )
-    return array
 
 
 def _sizes(given: ir.Value, tensor: ir.TensorProtocol) -> dict[str, int]:
@@ -287,144 +187,3 @@ def _sharpen(model: ir.Model) -> None:
             if value.shape is not None and found is not None and len(found) == len(value.shape):
                 dims = [b if isinstance(b, int) else a for a, b in zip(value.shape, found, strict=True)]
                 value.shape = ir.Shape(dims)
-
-
-# --- other numbers for weights ----------------------------------------------------------------------------------------
-
-
-def set_weights(
-    model: ir.Model, source: str | os.PathLike[str] | Mapping[str, Any], *, names: Mapping[str, str] | None = None
-) -> int:
-    """Give weights other numbers, by name. Weights that the source does not have stay.
-
-    Only names, shapes and dtypes that are the same will do: an export may have transposed a weight or folded several
-    into one, so that PyTorch's own does not fit. A ``.safetensors`` is mapped into memory, and an array or tensor
-    is used where it is: do not write to them before the model is saved.
-
-    Args:
-        model: changed in place.
-        source: a ``.safetensors`` or ``.npz``, or arrays or tensors by name: a state dict, say.
-        names: what a tensor of the source is called in the model, where that differs; ``{"model.*": "*"}`` too.
-
-    Returns:
-        How many weights were set.
-
-    Raises:
-        InputError: a tensor of the source is not in the model, or is of another shape or dtype. Counters of
-            batches (``num_batches_tracked``), which no graph has, are passed over.
-
-    Example:
-        >>> tp.graph.set_weights(model, "finetuned.safetensors")
-        >>> tp.graph.set_weights(model, net.state_dict())
-    """
-    weights = _weights(model)
-    with _opened(source) as tensors:
-        targets = _targets(list(tensors), weights, names or {})
-        new = {name: _fitted(weights[name][0], tensors[key], key) for key, name in targets.items()}
-    for name, tensor in new.items():
-        for value in weights[name]:
-            value.const_value = tensor
-    return len(new)
-
-
-def _weights(model: ir.Model) -> dict[str, list[ir.Value]]:
-    found: dict[str, list[ir.Value]] = {}
-    for body in bodies(model):
-        for graph in (body, *body.subgraphs()):
-            for name, value in graph.initializers.items():
-                found.setdefault(name, []).append(value)
-    return found
-
-
-@contextlib.contextmanager
-def _opened(source: str | os.PathLike[str] | Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    if isinstance(source, Mapping):
-        yield source
-        return
-    path = Path(source)
-    if path.suffix not in (".safetensors", ".npz"):
-        raise InputError(
-            f"weights come from a .safetensors or .npz, not from '{path.name}'",
-            next_step="give the state dict itself: torch.load(path, weights_only=True)",
-        )
-    with _reading(path):
-        opened = contextlib.nullcontext(_safetensors(path)) if path.suffix == ".safetensors" else np.load(path)
-    with _reading(path), opened as tensors:
-        yield tensors
-
-
-_SAFETENSORS = {
-    "BOOL": "bool",
-    **{f"F{bits}": f"float{bits}" for bits in (16, 32, 64)},
-    **{f"I{bits}": f"int{bits}" for bits in (8, 16, 32, 64)},
-    **{f"U{bits}": f"uint{bits}" for bits in (8, 16, 32, 64)},
-    "BF16": "bfloat16",
-    "F8_E4M3": "float8_e4m3fn",
-    "F8_E5M2": "float8_e5m2",
-    "C64": "complex64",
-}
-
-
-def _safetensors(path: Path) -> dict[str, Array]:
-    """The tensors of a file, mapped and not read; the library has checked that the header fits the file."""
-    from safetensors import safe_open
-
-    with safe_open(path, framework="numpy"):
-        data = np.memmap(path, mode="r", dtype=np.uint8)
-    (size,) = struct.unpack("<Q", data[:8].tobytes())
-    header = json.loads(data[8 : 8 + size].tobytes())
-    header.pop("__metadata__", None)
-    return {name: _mapped(data[8 + size :], name, entry) for name, entry in header.items()}
-
-
-def _mapped(data: Array, name: str, entry: Mapping[str, Any]) -> Array:
-    if entry["dtype"] not in _SAFETENSORS:
-        raise InputError(
-            f"the tensor '{name}' is {entry['dtype']}, which is not supported", next_step="convert it first"
-        )
-    start, end = entry["data_offsets"]
-    return data[start:end].view(numpy_dtype(_SAFETENSORS[entry["dtype"]])).reshape(entry["shape"])
-
-
-def _targets(given: list[str], weights: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, str]:
-    """For each tensor of the source the weight it is for."""
-    renamed: dict[str, str] = {}
-    for old, new in names.items():
-        found = expanded(old, new, given)
-        if not found:
-            raise InputError(f"the source has no tensor '{old}'", next_step=_close([old], given))
-        renamed.update(found)
-    targets = {key: renamed.get(key, key) for key in given}
-    strange = [k for k, t in targets.items() if t not in weights and not t.endswith("num_batches_tracked")]
-    if strange or not any(t in weights for t in targets.values()):
-        listed = ", ".join(f"'{targets[k]}'" for k in strange[:5]) + (", ..." if len(strange) > 5 else "")
-        raise InputError(
-            f"the model has no weights {listed}" if strange else "the source has none of the model's weights",
-            next_step=_close([targets[k] for k in strange], list(weights)),
-        )
-    doubles = len(set(targets.values())) < len(targets)
-    if doubles:
-        raise InputError("two tensors of the source are for one weight", next_step="give each another name")
-    return {key: name for key, name in targets.items() if name in weights}
-
-
-def _close(names: list[str], known: list[str]) -> str:
-    close = [c for n in names[:5] for c in difflib.get_close_matches(n, known, n=1, cutoff=0.5)]
-    if close:
-        return f"did you mean {', '.join(dict.fromkeys(close))}? `names` says what a tensor is called in the model"
-    return f"it has {', '.join(known[:5])}{', ...' if len(known) > 5 else ''}" if known else "it has none"
-
-
-def _fitted(value: ir.Value, given: Any, key: str) -> ir.TensorProtocol:
-    tensor = value.const_value
-    assert tensor is not None
-    array = to_numpy(given) if is_torch(given) else np.asarray(given)
-    if tensor.dtype == ir.DataType.STRING:
-        raise InputError(f"the weight '{value.name}' holds texts", next_step="leave it out")
-    array = _same_dtype(array, tensor.dtype, f"weight '{value.name}'")
-    if array.shape != tuple(tensor.shape.numpy()):
-        raise InputError(
-            f"the weight '{value.name}' is {list(tensor.shape.numpy())}, '{key}' of the source is {list(array.shape)}",
-            next_step="give it in that shape; an export may have transposed or folded what PyTorch has",
-        )
-    return ir.Tensor(array, dtype=tensor.dtype, name=value.name, doc_string=tensor.doc_string)

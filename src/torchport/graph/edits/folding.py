@@ -11,14 +11,15 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-import onnx
 import onnx_ir as ir
-from onnx.reference import ReferenceEvaluator
 
 from torchport.errors import OptionError
+from torchport.graph.edits.computing import COMPUTED, GROWING, MOVING, PLAIN, are_of, computed
+from torchport.graph.edits.grafting.graft import drop_unread
+from torchport.graph.edits.grafting.into_model import Grafting
 from torchport.graph.edits.nodes_text import Fragment
-from torchport.graph.edits.patterns import Match, Scope, scoped_nodes
-from torchport.graph.edits.replacing import Grafting, drop_unread, rehearsed
+from torchport.graph.edits.patterns.places import Match, Scope, opset_of, scoped_nodes
+from torchport.graph.edits.trying import rehearsed
 from torchport.graph.opset_rules import reading
 from torchport.graph.opset_rules.inference import infer_missing
 from torchport.graph.opset_rules.reading import Array
@@ -26,21 +27,6 @@ from torchport.graph.opset_rules.reading import Array
 LIMIT_BYTES = 16 * 2**20
 _GROWN = 64 * 1024  # bytes of what an operator makes out of a few numbers: more would only make the file larger
 _FIRST_IR_OF_FREE_INITIALIZERS = 4
-# fmt: off
-_GROWING = frozenset(("ConstantOfShape", "Expand", "Tile", "Range", "Pad", "OneHot"))
-_COMPUTED = _GROWING | frozenset((
-    "Abs", "Add", "And", "Cast", "CastLike", "Ceil", "Clip", "Concat", "Cos", "CumSum", "Div", "Equal", "Erf", "Exp",
-    "Flatten", "Floor", "Gather", "GatherElements", "GatherND", "Gemm", "Greater", "GreaterOrEqual", "Identity",
-    "IsNaN", "Less", "LessOrEqual", "Log", "MatMul", "Max", "Min", "Mod", "Mul", "Neg", "NonZero", "Not", "Or", "Pow",
-    "Reciprocal", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "Relu", "Reshape", "Round",
-    "Sigmoid", "Sign", "Sin", "Size", "Slice", "Split", "Sqrt", "Squeeze", "Sub", "Tanh", "Transpose", "Trilu",
-    "Unsqueeze", "Where", "Xor",
-))
-_MOVING = frozenset(("Concat", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Unsqueeze"))
-_PLAIN = frozenset((
-    "bool", "float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
-))
-# fmt: on
 
 
 def fold(model: ir.Model, *, limit_bytes: int = LIMIT_BYTES) -> int:
@@ -115,9 +101,9 @@ class _Folder:
             return 0
         if node.op_type == "If":
             return self._take_branch(scope, node)
-        opset = scope.opset_imports.get("", scope.opset_imports.get("ai.onnx", 1))
+        opset = opset_of(scope) or 1
         arrays = self._known(node, opset)
-        if arrays is None or not _are_of(node, arrays) or sum(a.nbytes for a in arrays) > self._limit:
+        if arrays is None or not are_of(node, arrays) or sum(a.nbytes for a in arrays) > self._limit:
             return 0
         self._put(scope, node, arrays)
         return 1
@@ -131,12 +117,12 @@ class _Folder:
         if node.op_type == "Size":
             sizes = reading.static_dims(node.inputs[0])
             return None if sizes is None else [np.array(math.prod(sizes), dtype=np.int64)]
-        if node.op_type not in _COMPUTED or not node.inputs or not self._is_small(node):
+        if node.op_type not in COMPUTED or not node.inputs or not self._is_small(node):
             return None
         inputs = [None if v is None else self._constant(v) for v in node.inputs]
         if all(a is not None or v is None for a, v in zip(inputs, node.inputs, strict=True)):
-            return _computed(node, inputs, opset)
-        moved = self._moved(node, opset, depth=16) if node.op_type in _MOVING else None
+            return computed(node, inputs, opset)
+        moved = self._moved(node, opset, depth=16) if node.op_type in MOVING else None
         return None if moved is None or self._is_open(moved) else [moved]
 
     def _constant(self, value: ir.Value) -> Array | None:
@@ -144,15 +130,15 @@ class _Folder:
         if tensor is not None and (tensor.nbytes > self._limit or tensor.dtype == ir.DataType.STRING):
             return None
         array = reading.constant(value)
-        return array if array is not None and array.dtype.name in _PLAIN and array.nbytes <= self._limit else None
+        return array if array is not None and array.dtype.name in PLAIN and array.nbytes <= self._limit else None
 
     def _is_small(self, node: ir.Node) -> bool:
         """Whether what the node gives may be made; of unknown size, only if it is no larger than its inputs."""
-        limit = min(self._limit, _GROWN) if node.op_type in _GROWING else self._limit
+        limit = min(self._limit, _GROWN) if node.op_type in GROWING else self._limit
         for value in node.outputs:
             sizes = reading.static_dims(value)
             if sizes is None or value.dtype is None:
-                if node.op_type in _GROWING:
+                if node.op_type in GROWING:
                     return False
             elif math.prod(sizes) * value.dtype.itemsize > limit:
                 return False
@@ -183,7 +169,7 @@ class _Folder:
             if array is None and value is not None:
                 return None
             inputs.append(array)
-        found = _computed(node, inputs, opset)
+        found = computed(node, inputs, opset)
         return found[0] if found else None
 
     def _part(self, value: ir.Value, opset: int, *, depth: int) -> Array | None:
@@ -192,7 +178,7 @@ class _Folder:
             return None
         if producer.op_type == "Shape":
             return self._dims(producer)
-        return self._moved(producer, opset, depth=depth) if producer.op_type in _MOVING else None
+        return self._moved(producer, opset, depth=depth) if producer.op_type in MOVING else None
 
     # --- into the graph ---
 
@@ -236,7 +222,7 @@ def _drop_dead(values: Sequence[ir.Value]) -> None:
     waiting = list(values)
     while waiting:
         node = waiting.pop().producer()
-        plain = node is not None and not node.domain and node.op_type in _COMPUTED | {"Shape"}
+        plain = node is not None and not node.domain and node.op_type in COMPUTED | {"Shape"}
         if (
             node is None
             or node.graph is None
@@ -255,56 +241,3 @@ def _needs_node(model: ir.Model, scope: Scope, value: ir.Value) -> bool:
     """Whether a constant must be a node: functions have no weights, and an output should be made by something."""
     old = model.ir_version < _FIRST_IR_OF_FREE_INITIALIZERS
     return isinstance(scope, ir.Function) or value.is_graph_output() or old
-
-
-def _are_of(node: ir.Node, arrays: Sequence[Array]) -> bool:
-    """Whether what was computed has the types and shapes that the model says."""
-    if len(arrays) != len(node.outputs):
-        return False
-    for value, array in zip(node.outputs, arrays, strict=True):
-        if array.dtype.name not in _PLAIN or (value.dtype is not None and value.dtype.numpy() != array.dtype):
-            return False
-        dims = () if value.shape is None else zip(value.shape, array.shape, strict=False)
-        rank = value.shape is None or len(value.shape) == array.ndim
-        if not rank or any(isinstance(a, int) and a != b for a, b in dims):
-            return False
-    return True
-
-
-def _is_certain(node: ir.Node, inputs: Sequence[Array | None]) -> bool:
-    """Whether all agree what comes out.
-
-    ONNX leaves open what an integer divided by zero is, and a float that no integer holds. Of a slice that goes
-    backwards to the largest integer, onnx's reference gives all, onnxruntime nothing.
-    """
-    first, last = inputs[0], inputs[-1]
-    if node.op_type == "Slice" and len(inputs) == 5 and last is not None:
-        return bool((last > 0).all())
-    if node.op_type in ("Div", "Mod") and last is not None and last.dtype.kind in "iu":
-        return bool((last != 0).all())
-    if node.op_type == "Pow" and first is not None and last is not None and first.dtype.kind in "iu":
-        return bool((last >= 0).all())
-    if node.op_type not in ("Cast", "CastLike") or first is None or first.dtype.kind != "f":
-        return True
-    wanted = node.outputs[0].dtype
-    if wanted is None or not wanted.is_integer():
-        return wanted is not None
-    low, high = float(wanted.min), float(wanted.max)
-    return bool((np.isfinite(first) & (first >= low) & (first < high)).all())
-
-
-def _computed(node: ir.Node, inputs: Sequence[Array | None], opset: int) -> list[Array] | None:
-    if not _is_certain(node, inputs):
-        return None
-    proto = onnx.NodeProto()
-    proto.CopyFrom(ir.serde.serialize_node(node))
-    proto.domain = ""
-    proto.input[:] = ["" if array is None else f"i{index}" for index, array in enumerate(inputs)]
-    proto.output[:] = [f"o{index}" for index in range(len(node.outputs))]
-    feeds = {f"i{index}": array for index, array in enumerate(inputs) if array is not None}
-    try:
-        with np.errstate(all="ignore"):
-            found = ReferenceEvaluator(proto, opsets={"": opset}).run(None, feeds)
-    except Exception:  # noqa: BLE001 - a node that cannot be computed here stays, and the engine has its say
-        return None
-    return [np.asarray(array) for array in found]

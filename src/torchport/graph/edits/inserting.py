@@ -13,12 +13,15 @@ import onnx_ir as ir
 from torchport.errors import InputError
 from torchport.graph.edits import nodes_text
 from torchport.graph.edits.choosing import chosen_nodes, every_node, where
+from torchport.graph.edits.following import follow
+from torchport.graph.edits.grafting.adopting import adopted
+from torchport.graph.edits.grafting.graft import Graft
+from torchport.graph.edits.grafting.into_model import Grafting
+from torchport.graph.edits.grafting.types import described
 from torchport.graph.edits.nodes_text import Fragment, rename, values_in
-from torchport.graph.edits.patterns import Scope, scoped_nodes
-from torchport.graph.edits.replacing import Graft, Grafting, described
-from torchport.graph.linting import lint
+from torchport.graph.edits.patterns.places import Scope, opset_of, scoped_nodes
+from torchport.graph.edits.trying import new_errors
 from torchport.graph.opset_rules.inference import infer_missing
-from torchport.graph.values import subgraphs
 
 
 def insert(
@@ -60,7 +63,7 @@ def insert(
     change = _Change(node, after, before, dict(attributes or {}), inputs, name)
     _, retyped = change.make(trial)
     if retyped:
-        _refuse_new_faults(model, trial)
+        _refuse_new_errors(model, trial)
     return change.make(model)[0]
 
 
@@ -110,7 +113,7 @@ class _Change:
         if nodes_text.is_text(self.node):
             fragment = nodes_text.parse(str(self.node))
         elif nodes_text.is_model(self.node):
-            fragment = grafting.adopted(nodes_text.of_model(self.node))
+            fragment = adopted(grafting.model, nodes_text.of_model(self.node))
         else:
             return None
         if self.attributes:
@@ -130,7 +133,7 @@ class _Change:
         if whole is not None:
             values = grafting.values(given, {}, at, spot.scope, None)
             return grafting.copy(whole, values, {}, base, spot.scope)
-        opset = spot.scope.opset_imports.get("", spot.scope.opset_imports.get("ai.onnx"))
+        opset = opset_of(spot.scope)
         schema = nodes_text.schema_of(str(self.node), opset)
         values = grafting.values(given, {}, at, spot.scope, schema)
         found = {k: a for k, a in nodes_text.attributes_of(self.attributes, schema).items() if a is not None}
@@ -241,68 +244,13 @@ def _become_output(grafting: Grafting, old: ir.Value, new: ir.Value) -> None:
     graph.outputs[:] = [new if v is old else v for v in graph.outputs]
 
 
-# --- types behind what was put in -------------------------------------------------------------------------------------
-
-
-def follow(model: ir.Model, changed: Sequence[ir.Value], *, reshaped: bool) -> None:
-    """Infer the types and shapes of all that comes from values which have changed theirs.
-
-    Args:
-        model: where they are.
-        changed: the values.
-        reshaped: whether their shapes changed. If not, shapes stay where inference, which does not see into a loop that
-            may change them, finds none.
-    """
-    while changed:
-        stale = {v: (v.type, v.shape) for v in _downstream(model, changed)}
-        for value in stale:
-            value.type = value.shape = None
-        infer_missing(model)
-        for value, (kind, shape) in stale.items():
-            value.type = kind if value.type is None else value.type
-            value.shape = shape if value.shape is None and not reshaped else value.shape
-        changed = [v for one in (*changed, *stale) for v in _in_bodies(one, reshaped)]
-
-
-def _downstream(model: ir.Model, changed: Sequence[ir.Value]) -> list[ir.Value]:
-    """What is made from some values, as far as onnx can tell its type: not behind an operator of one's own."""
-    holders = {graph: node for node in every_node(model) for graph in subgraphs(node)}
-    found: dict[ir.Value, None] = {}
-    waiting = list(changed)
-    while waiting:
-        value = waiting.pop()
-        nodes = [use.node for use in value.uses()]
-        if value.is_graph_output() and value.graph in holders:
-            nodes.append(holders[value.graph])
-        for node in nodes:
-            if node.domain in ("", "ai.onnx") or node.op_identifier() in model.functions:
-                new = [v for v in node.outputs if v not in found]
-                found.update(dict.fromkeys(new))
-                waiting += new
-    return list(found)
-
-
-def _in_bodies(value: ir.Value, reshaped: bool) -> list[ir.Value]:
-    """The inputs of loops' bodies that state another type than the value which goes round there has now."""
-    found: list[ir.Value] = []
-    for node, index in value.uses():
-        if node.domain or not (node.op_type == "Scan" or (node.op_type == "Loop" and index >= 2)):
-            continue
-        inner = [g.inputs[index] for g in subgraphs(node) if index < len(g.inputs)]
-        found += [v for v in inner if v.type != value.type or (reshaped and v.shape is not None)]
-    for one in found:
-        one.type, one.shape = value.type, None if reshaped else one.shape
-    return found
-
-
-def _refuse_new_faults(model: ir.Model, changed: ir.Model) -> None:
+def _refuse_new_errors(model: ir.Model, changed: ir.Model) -> None:
     """Refuse a change of type that some node behind it does not take."""
-    before = {(f.rule, f.message) for f in lint(model)}
-    for fault in lint(changed):
-        if fault.severity == "error" and (fault.rule, fault.message) not in before:
-            kept = ", ".join(f"'{v.name}' {described(v)}" for v in changed.graph.outputs)
-            raise InputError(
-                f"the model would not be valid any more: {fault.message}",
-                where=f"outputs would be {kept}",
-                next_step="put in something that gives the same type, or cast back behind it",
-            )
+    found = new_errors(model, changed)
+    if found:
+        kept = ", ".join(f"'{v.name}' {described(v)}" for v in changed.graph.outputs)
+        raise InputError(
+            f"the model would not be valid any more: {found[0]}",
+            where=f"outputs would be {kept}",
+            next_step="put in something that gives the same type, or cast back behind it",
+        )

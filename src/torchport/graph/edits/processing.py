@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
 
 from torchport.errors import InputError
 from torchport.graph.edits.boxes import read_options
-from torchport.graph.edits.image_steps import Dims, Images, letters, options, order_of, pad_sizes
+from torchport.graph.edits.input_steps import backwards, before, check_fits, dtype_before, narrowed, side_names
 from torchport.graph.edits.output_steps import Result, Step, behind
-from torchport.graph.edits.step_kinds import ARITHMETIC, apply_step, chosen, layout_of, read_type
+from torchport.graph.edits.step_kinds import ARITHMETIC, chosen, layout_of
 from torchport.graph.opset_rules.builder import Builder
 from torchport.graph.opset_rules.inference import infer_missing
+from torchport.graph.opset_rules.steps import Names
 
 _OLDEST = 11
-_FREES_SIZE = ("resize", "letterbox", "crop")
 _BEFORE = ("cast", *ARITHMETIC, "normalize", "resize", "letterbox", "crop", "pad", "swap_channels", "transpose")
 _AFTER = ("softmax", "sigmoid", "argmax", "topk", "nms", "cast", *ARITHMETIC, "transpose")
 
@@ -63,16 +63,16 @@ def preprocess(
     plan = _read(steps, _BEFORE)
     if old.is_graph_output() or old.shape is None or old.dtype is None:
         raise InputError(f"input '{old.name}' cannot be put behind steps: it is an output too, or has no type or shape")
-    dims, layout = _backwards(plan, list(old.shape), layout_of(old.shape), _side_names(model, old))
+    dims, layout = backwards(plan, list(old.shape), layout_of(old.shape), side_names(model, old))
     new = ir.Value(
-        name=old.name, shape=_narrowed(dims, shape, str(old.name)), type=ir.TensorType(_dtype(plan, dtype, old))
+        name=old.name, shape=narrowed(dims, shape, str(old.name)), type=ir.TensorType(dtype_before(plan, dtype, old))
     )
     new.doc_string = old.doc_string
     base = ir.Node("", "Preprocess", [], num_outputs=1, name=f"{old.name}_preprocess")
     base.outputs[0].name = f"{old.name}_preprocess"
-    with Builder(base, model.opset_imports[""], _fresh(model)) as b:
-        result = _before(b, plan, new, layout, old)
-        _check_fits(old, result)
+    with Builder(base, model.opset_imports[""], Names(model).fresh) as b:
+        result = before(b, plan, new, layout, old)
+        check_fits(old, result)
     _put_before(model, old, new, result, b.nodes)
     return len(b.nodes)
 
@@ -114,7 +114,7 @@ def postprocess(model: ir.Model, steps: Sequence[Any], *, output: str | None = N
     _check_can_follow(old)
     base = ir.Node("", "Postprocess", [], num_outputs=1, name=f"{old.name}_postprocess")
     base.outputs[0].name = f"{old.name}_postprocess"
-    with Builder(base, model.opset_imports[""], _fresh(model)) as b:
+    with Builder(base, model.opset_imports[""], Names(model).fresh) as b:
         gone, results = behind(b, plan, old, model, fields)
         _check_names(model, gone, results)
     _put_after(model, gone, results, b.nodes)
@@ -155,106 +155,7 @@ def _check_opset(model: ir.Model) -> None:
         )
 
 
-def _fresh(model: ir.Model) -> Callable[[str], str]:
-    taken = {str(v.name) for g in model.graphs() for v in (*g.inputs, *(o for n in g for o in n.outputs))}
-    taken |= {str(name) for g in model.graphs() for name in getattr(g, "initializers", {})}
-    taken |= {str(n.name) for g in model.graphs() for n in g}
-
-    def fresh(base: str) -> str:
-        name, count = base, 1
-        while name in taken:
-            name, count = f"{base}_{count}", count + 1
-        taken.add(name)
-        return name
-
-    return fresh
-
-
 # --- before -----------------------------------------------------------------------------------------------------------
-
-
-def _side_names(model: ir.Model, old: ir.Value) -> tuple[str, str]:
-    """Names for the sides of an image of any size, which no other input has."""
-    others = {d.value for v in model.graph.inputs for d in v.shape or () if not isinstance(d, int)}
-    taken = bool(others & {"height", "width"})
-    return (f"{old.name}_height", f"{old.name}_width") if taken else ("height", "width")
-
-
-def _backwards(plan: Sequence[Step], after: list[Any], layout: str, sides: tuple[str, str]) -> tuple[Dims, str]:
-    """The shape and layout in front of all steps, from those behind them."""
-    dims: Dims = [d if isinstance(d, int) else d.value for d in after]
-    for name, value in reversed(plan):
-        if name == "transpose":
-            order, said = order_of(value, layout)
-            if len(order) != len(dims):
-                raise InputError(f"the step 'transpose' has {len(order)} axes, the input {len(dims)}")
-            dims = [dims[order.index(n)] for n in range(len(dims))]
-            layout = said or "".join(layout[order.index(n)] for n in range(len(dims)))
-        elif name == "swap_channels":
-            dims[layout.index("C")] = len(letters(value, name)[0])
-        elif name in (*_FREES_SIZE, "pad") and {"H", "W"} <= set(layout):
-            dims = _sized(name, value, dims, layout, sides)
-    return dims, layout
-
-
-def _sized(name: str, value: Any, dims: Dims, layout: str, sides: tuple[str, str]) -> Dims:
-    found = list(dims)
-    axes = [layout.index("H"), layout.index("W")]
-    if name == "pad":
-        left, top, right, bottom = pad_sizes(options(value, "sizes", {"sizes": None, "fill": 0}, "pad")["sizes"])
-        added = (top + bottom, left + right)
-    else:
-        added = (0, 0)
-    for axis, free, extra in zip(axes, sides, added, strict=True):
-        size = found[axis]
-        found[axis] = size - extra if name == "pad" and isinstance(size, int) else free
-    return found
-
-
-def _narrowed(dims: Dims, shape: Sequence[int | str | None] | None, name: str) -> ir.Shape:
-    if shape is None:
-        return ir.Shape(dims)
-    fits = len(shape) == len(dims) and all(
-        b == a or not isinstance(a, int) or not isinstance(b, int) for a, b in zip(dims, shape, strict=False)
-    )
-    if not fits:
-        raise InputError(
-            f"input '{name}' would be {dims} by its steps, not {list(shape)}", next_step="leave shape away"
-        )
-    return ir.Shape([b if b is not None else a for a, b in zip(dims, shape, strict=True)])
-
-
-def _dtype(plan: Sequence[Step], given: str | None, old: ir.Value) -> ir.DataType:
-    """What is given; uint8 for an image that is cast first; the model's own otherwise."""
-    assert old.dtype is not None
-    if given is not None:
-        return read_type(given)
-    moves = ("transpose", "swap_channels", "crop", "pad")  # they keep the type
-    first = next((name for name, _ in plan if name not in moves), "")
-    return ir.DataType.UINT8 if first == "cast" else old.dtype
-
-
-def _before(b: Builder, plan: Sequence[Step], x: ir.Value, layout: str, old: ir.Value) -> ir.Value:
-    assert old.dtype is not None
-    floats = old.dtype if old.dtype.is_floating_point() else ir.DataType.FLOAT
-    images = Images(b, layout, floats)
-    for name, value in plan:
-        x = apply_step(images, name, value, x)
-    return b.cast(x, old.dtype)
-
-
-def _check_fits(old: ir.Value, result: ir.Value) -> None:
-    """What the steps give must be what the model takes."""
-    if old.shape is None or result.shape is None:
-        return
-    both = list(zip(old.shape, result.shape, strict=False))
-    if len(old.shape) != len(result.shape) or any(
-        isinstance(a, int) and isinstance(b, int) and a != b for a, b in both
-    ):
-        raise InputError(
-            f"the steps give {result.shape}, input '{old.name}' takes {old.shape}",
-            next_step="resize or crop to the size the model takes, and transpose to its layout",
-        )
 
 
 def _put_before(model: ir.Model, old: ir.Value, new: ir.Value, result: ir.Value, nodes: list[ir.Node]) -> None:
@@ -304,9 +205,9 @@ def _put_after(model: ir.Model, gone: list[ir.Value], results: list[Result], nod
     at = list(graph.outputs).index(gone[0])
     kept = [v for v in graph.outputs if v not in gone]
     graph.outputs[:] = [*kept[:at], *(v for _, v in results), *kept[at:]]
-    fresh = _fresh(model)
+    names = Names(model)
     wanted = {name for name, _ in results}
     for value in [v for node in graph for v in node.outputs if v.name in wanted]:
-        value.name = fresh(f"{value.name}_raw")
+        value.name = names.fresh(f"{value.name}_raw")
     for name, value in results:
         value.name = name

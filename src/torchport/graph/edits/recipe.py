@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import inspect
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -22,8 +21,10 @@ from typing import Any
 import onnx_ir as ir
 
 from torchport.errors import InputError, TorchportError
+from torchport.graph.edits.fitting import fitted
 from torchport.graph.edits.vocabulary import EDITS, Edit
 
+PROOF = "torchport.proof"  # the entry of a model's metadata; what was proven was proven of the model before an edit
 Value = Any  # what YAML has: text, numbers, lists, mappings
 _MOST_BYTES = 1 << 20  # of a recipe
 
@@ -36,7 +37,7 @@ class Step:
     value: Value = None
 
     def __str__(self) -> str:
-        return self.edit.name if self.value is None else f"{self.edit.name}: {self.value}"
+        return self.edit.name if self.value is None else f"{self.edit.name}: {_written(self.edit, self.value)}"
 
 
 def edit(model: ir.Model, recipe: str | os.PathLike[str] | Sequence[Any]) -> ir.Model:
@@ -53,8 +54,12 @@ def edit(model: ir.Model, recipe: str | os.PathLike[str] | Sequence[Any]) -> ir.
         >>> model = tp.graph.load("model.onnx")
         >>> model = tp.graph.edit(model, [{"bypass": "devtech::FooOp"}, {"rename": {"x": "image"}}, "sort"])
     """
+    moved = False
     for step in read_steps(recipe):
-        model, _ = apply(model, step)
+        model, changed = apply(model, step)
+        moved |= changed > 0 and not step.edit.same
+    if moved:
+        model.metadata_props.pop(PROOF, None)
     return model
 
 
@@ -69,19 +74,26 @@ def read_steps(recipe: str | os.PathLike[str] | Sequence[Any]) -> list[Step]:
 
 
 def apply(model: ir.Model, step: Step) -> tuple[ir.Model, int]:
-    """One step: the model, and in how many places it was changed."""
+    """One step: the model, and in how many places it was changed. The proof in its metadata is left to the caller."""
     function = _function(step.edit)
     changed = 0
     for args, named in _arguments(step):
-        named = {**dict(step.edit.options), **named}
-        _check_arguments(step.edit, function, (model, *args), named)
-        result = function(model, *args, **named)
+        call = fitted(step.edit.name, function, (model, *args), {**dict(step.edit.options), **named})
+        result = function(*call.args, **call.kwargs)
         if step.edit.new:
             model, result = result, 1
         changed += result
-    if changed:
-        model.metadata_props.pop("torchport.proof", None)  # what was proven was proven of another model
     return model, changed
+
+
+def passed_over(model: ir.Model, step: Step) -> list[str]:
+    """Why a step will leave some places as they are that it is meant for: those which a pattern may not take."""
+    what = step.value.get("what") if step.edit.name == "replace" else None
+    if not isinstance(what, str):
+        return []
+    from torchport.graph.edits.patterns.finding import blocked_places
+
+    return blocked_places(model, what)
 
 
 def from_text(edit: Edit, text: str | None) -> Step:
@@ -180,10 +192,10 @@ def _checked(edit: Edit, value: Value) -> Value:
     """Refuse a value of the wrong form here, where the edit's name is known."""
     fits = {
         "flag": value is None or value is True,
-        "name": isinstance(value, (str, int, list)),
+        "name": isinstance(value, (str, int, list)) and not isinstance(value, bool) and value != [],
         "optional name": value is None or isinstance(value, str),
-        "pairs": isinstance(value, Mapping),
-        "assign": isinstance(value, Mapping),
+        "pairs": isinstance(value, Mapping) and len(value) > 0,
+        "assign": isinstance(value, Mapping) and len(value) > 0,
         "fields": isinstance(value, Mapping),
         "steps": isinstance(value, (list, Mapping)),
     }[edit.form]
@@ -207,16 +219,7 @@ def _arguments(step: Step) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
         return [((), {str(k): v for k, v in value.items()})]
     if form == "name" and isinstance(value, list):
         return [((one,), {}) for one in value]
-    if step.edit.name == "set-opset":
-        return [((_whole(value),), {})]
     return [((value,), {})]
-
-
-def _whole(value: Any) -> int:
-    try:
-        return int(value)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"an opset is a number, not '{value}'") from error
 
 
 def _function(edit: Edit) -> Callable[..., Any]:
@@ -225,18 +228,37 @@ def _function(edit: Edit) -> Callable[..., Any]:
     return function
 
 
-def _check_arguments(edit: Edit, function: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> None:
-    try:
-        inspect.signature(function).bind(*args, **named)
-    except TypeError as error:
-        fields = list(inspect.signature(function).parameters)[1:]
-        raise InputError(
-            f"the edit '{edit.name}' does not fit: {error}", next_step=f"it takes {', '.join(fields)}"
-        ) from error
-
-
 def told(error: TorchportError, step: Step) -> TorchportError:
     """The error, with the step it came from."""
-    place = f"in the edit '{step}'"
+    place = f"in the edit {shortened(str(step), 60)}"
     error.where = f"{error.where}; {place}" if error.where else place
     return error
+
+
+# --- showing ----------------------------------------------------------------------------------------------------------
+
+
+def shortened(text: str, most: int) -> str:
+    """A text that fits into so many letters."""
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
+def _written(edit: Edit, value: Value) -> str:
+    """The value of an edit as its short form has it, else as YAML."""
+    if isinstance(value, Mapping) and edit.form in ("pairs", "assign"):
+        return ", ".join(f"{k}={'' if v is None else v}" for k, v in value.items())
+    if edit.name == "set-attribute" and set(value) == {"node", "name", "value"}:
+        return f"{value['node']}:{value['name']}={'' if value['value'] is None else value['value']}"
+    words = dict(edit.between)
+    if edit.form == "fields" and set(value) <= set(words):
+        return " ".join(f"{words[k]} {value[k]}".strip() for k in words if k in value)
+    return value if isinstance(value, str) else _flow(value)
+
+
+def _flow(value: Value) -> str:
+    """On one line, as YAML has it; what only Python has is shown as Python does."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{k}: {_flow(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(_flow, value)) + "]"
+    return str(value)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 
-import onnx
 import onnx_ir as ir
 
 from torchport.errors import InputError
-from torchport.graph.edits.freeing import free
-from torchport.graph.shapes import Shapes, values_of, without_weights
+from torchport.graph.edits.freeing.dimension import free
+from torchport.graph.edits.naming import each_value
+from torchport.graph.edits.sizes import checked, names_in, replace_dim
+from torchport.graph.edits.trying import rehearsed
+from torchport.graph.shapes import Shapes
 
 Dim = int | str | None
 
@@ -42,7 +44,7 @@ def set_dim(model: ir.Model, which: str, to: int | str) -> int:
     found = [_find(model, part.strip()) for part in which.split(",")]
     names = {text for text in found if isinstance(text, str)}
     places = [place for place in found if not isinstance(place, str)]
-    changed = sum(_replace(model, name, size) for name in sorted(names) if name != size)
+    changed = sum(replace_dim(model, name, size) for name in sorted(names) if name != size)
     if isinstance(size, str):
         return changed + (free(model, places, size) if places else 0)
     return changed + _fix(model, places, size)
@@ -60,7 +62,7 @@ def _read(to: int | str) -> int | str:
 
 def _find(model: ir.Model, text: str) -> str | tuple[str, int]:
     """A dimension's name; or the input and axis of one that has a number, or no name."""
-    named = _names(model)
+    named = names_in(model)
     if text in named:
         return text
     name, colon, number = text.rpartition(":")
@@ -75,23 +77,6 @@ def _find(model: ir.Model, text: str) -> str | tuple[str, int]:
     return dim.value if not isinstance(dim, int) and dim.value in named else (name, axis % len(shape))
 
 
-def _names(model: ir.Model) -> set[str]:
-    """The names of dimensions, those inside expressions included."""
-    found: set[str] = set()
-    for value in _all_values(model):
-        for dim in value.shape or ():
-            if not isinstance(dim, int) and dim.value is not None:
-                found |= _symbols(dim)
-    return found
-
-
-def _symbols(dim: ir.SymbolicDim) -> set[str]:
-    try:
-        return set(dim.free_symbols())
-    except (ValueError, TypeError):  # a name that is no expression
-        return {str(dim.value)}
-
-
 def _unknown(text: str, named: set[str], inputs: dict[str, ir.Value]) -> InputError:
     places = [f"{name}:{axis}" for name, v in inputs.items() for axis in range(len(v.shape or ()))]
     close = difflib.get_close_matches(text, [*sorted(named), *places, *inputs], n=3, cutoff=0.5)
@@ -104,18 +89,6 @@ def _unknown(text: str, named: set[str], inputs: dict[str, ir.Value]) -> InputEr
     )
 
 
-# --- fixing -----------------------------------------------------------------------------------------------------------
-
-
-def _replace(model: ir.Model, name: str, to: int | str) -> int:
-    """A number or another name for a dimension, in every shape."""
-    if isinstance(to, str) and to in _names(model):
-        raise InputError(
-            f"the model has a dimension '{to}' already", next_step=f"take another name, or fix '{name}' and '{to}'"
-        )
-    return _checked(model, lambda one: _write(one, name, to), f"'{name}' cannot be {to}")
-
-
 def _fix(model: ir.Model, places: Sequence[tuple[str, int]], size: int) -> int:
     """Axes of inputs without a name; those of another fixed size become dynamic on the way."""
     inputs = {str(v.name): v for v in model.graph.inputs}
@@ -123,80 +96,14 @@ def _fix(model: ir.Model, places: Sequence[tuple[str, int]], size: int) -> int:
     other = [p for p, shape in shapes.items() if shape is not None and shape[p[1]] != size]
     if not other:
         return 0
-    name = next(n for n in ("fixed", *(f"fixed_{k}" for k in range(99))) if n not in _names(model))
-    trial = model.clone()
-    free(trial, other, name)
-    _replace(trial, name, size)  # all that can be refused, is refused here
-    changed = free(model, other, name)
-    _replace(model, name, size)
-    return changed
+    name = next(n for n in ("fixed", *(f"fixed_{k}" for k in range(99))) if n not in names_in(model))
 
+    def change(one: ir.Model) -> int:
+        changed = free(one, other, name)
+        replace_dim(one, name, size)
+        return changed
 
-def _checked(model: ir.Model, change: Callable[[ir.Model], int], what: str) -> int:
-    """Make a change if, on a copy, the shapes still agree with each other after it."""
-    if _contradiction(model) is None:
-        trial = model.clone()
-        change(trial)
-        wrong = _contradiction(trial)
-        if wrong is not None:
-            raise InputError(f"{what}: {wrong}", next_step="give a size that fits the model's weights and constants")
-    changed = change(model)
-    _work_out(model)
-    return changed
-
-
-def _contradiction(model: ir.Model) -> str | None:
-    try:
-        onnx.shape_inference.infer_shapes(without_weights(model), check_type=True, strict_mode=True, data_prop=True)
-    except onnx.shape_inference.InferenceError as error:
-        return " ".join(str(error).split())
-    return None
-
-
-def _write(model: ir.Model, name: str, to: int | str) -> int:
-    changed = 0
-    for value in _all_values(model):
-        if value.shape is None:
-            continue
-        dims = [d if isinstance(d, int) else _with(d, name, to) for d in value.shape]
-        if dims != list(value.shape):
-            value.shape = ir.Shape(dims)
-            changed += 1
-    return changed
-
-
-def _with(dim: ir.SymbolicDim, name: str, to: int | str) -> int | str | ir.SymbolicDim:
-    if dim.value == name:
-        return to
-    if dim.value is None or name not in _symbols(dim):
-        return dim
-    if isinstance(to, int):
-        return dim.evaluate({name: to})
-    import sympy
-
-    expression = dim._expr
-    assert expression is not None
-    symbol = next(s for s in expression.free_symbols if str(s) == name)
-    return ir.SymbolicDim(expression.subs(symbol, sympy.Symbol(to, integer=True, positive=True)))
-
-
-def _work_out(model: ir.Model) -> None:
-    """Sizes that are known now and were not."""
-    shapes = Shapes(model)
-    for graph in model.graphs():
-        for value in values_of(graph):
-            found = shapes.of(value)
-            if found is None or value.const_value is not None:
-                continue
-            if value.type is None and (kind := shapes.dtype(value)) is not None:
-                value.dtype = kind
-            if value.type is None:
-                continue  # a shape is written with its type or not at all
-            if value.shape is None:
-                value.shape = ir.Shape([d if isinstance(d, int) else None for d in found])
-            elif len(value.shape) == len(found):
-                pairs = zip(value.shape, found, strict=True)
-                value.shape = ir.Shape([b if isinstance(b, int) else a for a, b in pairs])
+    return rehearsed(model, change)
 
 
 # --- stating and forgetting -------------------------------------------------------------------------------------------
@@ -238,7 +145,7 @@ def set_shape(model: ir.Model, tensor: str, shape: Sequence[Dim]) -> int:
 
 
 def _tensor(model: ir.Model, name: str) -> ir.Value:
-    found = {str(v.name): v for v in reversed(list(_all_values(model)))}
+    found = {str(v.name): v for v in reversed(list(each_value(model)))}
     if name not in found:
         close = difflib.get_close_matches(name, list(found), n=3, cutoff=0.5)
         raise InputError(
@@ -252,13 +159,16 @@ def _set_input(model: ir.Model, value: ir.Value, dims: Sequence[Dim]) -> int:
     """Each axis that is another; on a copy first, as a later one may be refused."""
     assert value.shape is not None
     wanted = [(axis, to) for axis, to in enumerate(dims) if to is not None and value.shape[axis] != to]
-    for one in (model.clone(), model):
+
+    def change(one: ir.Model) -> int:
         changed = 0
         for axis, to in wanted:
             own = next(v for v in one.graph.inputs if v.name == value.name)
             if own.shape is not None and own.shape[axis] != to:
                 changed += set_dim(one, f"{value.name}:{axis}", to)
-    return changed if wanted else 0
+        return changed
+
+    return rehearsed(model, change) if wanted else 0
 
 
 def _state(model: ir.Model, value: ir.Value, dims: Sequence[Dim]) -> int:
@@ -275,7 +185,7 @@ def _state(model: ir.Model, value: ir.Value, dims: Sequence[Dim]) -> int:
                 f"axis {axis} of '{value.name}' is {fixed}, and cannot be stated as {new}",
                 next_step="change the dimension of the input it comes from, with set_dim",
             )
-    return _checked(model, lambda one: _put(one, value, dims, stated), f"'{value.name}' cannot be {list(dims)}")
+    return checked(model, lambda one: _put(one, value, dims, stated), f"'{value.name}' cannot be {list(dims)}")
 
 
 def _put(model: ir.Model, value: ir.Value, dims: Sequence[Dim], stated: Sequence[Dim]) -> int:
@@ -298,12 +208,7 @@ def clear_shapes(model: ir.Model) -> int:
         >>> tp.graph.clear_shapes(model)
     """
     keep = {*model.graph.inputs, *model.graph.outputs}
-    inner = [v for v in _all_values(model) if v not in keep and v.const_value is None and v.shape is not None]
+    inner = [v for v in each_value(model) if v not in keep and v.const_value is None and v.shape is not None]
     for value in inner:
         value.shape = None
     return len(inner)
-
-
-def _all_values(model: ir.Model) -> Iterator[ir.Value]:
-    for graph in model.graphs():
-        yield from values_of(graph)

@@ -25,6 +25,7 @@ class Edit:
         between: words between two fields in their short form: ``Relu after conv1``.
         options: arguments that go to the function as they are.
         new: whether the function gives a new model back instead of changing the one it gets.
+        same: whether it touches names and notes only, so that what was proven of the model still holds.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Edit:
     between: tuple[tuple[str, str], ...] = ()
     options: tuple[tuple[str, str], ...] = ()
     new: bool = False
+    same: bool = False
 
     @property
     def function(self) -> str:
@@ -42,7 +44,14 @@ class Edit:
 
 
 _EDITS = [
-    Edit("rename", "edits.naming:rename", "pairs", "OLD=NEW", "A tensor, node or dimension; enc.*=encoder.* too."),
+    Edit(
+        "rename",
+        "edits.naming:rename",
+        "pairs",
+        "OLD=NEW",
+        "A tensor, node or dimension; enc.*=encoder.* too.",
+        same=True,
+    ),
     Edit(
         "rename-dim",
         "edits.naming:rename",
@@ -50,6 +59,7 @@ _EDITS = [
         "OLD=NEW",
         "The dimension, where a tensor has that name too.",
         options=(("kind", "dim"),),
+        same=True,
     ),
     Edit(
         "rename-node",
@@ -58,6 +68,7 @@ _EDITS = [
         "OLD=NEW",
         "The node, where a tensor has that name too.",
         options=(("kind", "node"),),
+        same=True,
     ),
     Edit(
         "rename-tensor",
@@ -66,6 +77,7 @@ _EDITS = [
         "OLD=NEW",
         "The tensor, where a node has that name too.",
         options=(("kind", "tensor"),),
+        same=True,
     ),
     Edit("bypass", "edits.removing:bypass", "name", "NODE", "Take a node out: what it gets goes on."),
     Edit("remove", "edits.removing:remove", "name", "NODE", "Take a node out, and what only it needed."),
@@ -120,10 +132,11 @@ _EDITS = [
     ),
     Edit(
         "set-weights",
-        "edits.constants:set_weights",
-        "name",
+        "edits.other_weights:set_weights",
+        "fields",
         "FILE",
         "Weights from a .safetensors, .npz or .pt.",
+        between=(("source", ""),),
     ),
     Edit("set-opset", "opset:convert", "name", "NUMBER", "Up or down; refused where that is not exact.", new=True),
     Edit("fold", "edits.folding:fold", "flag", "", "Compute what is constant."),
@@ -154,16 +167,31 @@ _EDITS = [
         between=(("second", ""),),
         new=True,
     ),
-    Edit("set-metadata", "edits.metadata:set_metadata", "pairs", "KEY=TEXT", "Of the model; KEY= takes it away."),
-    Edit("rename-metadata", "edits.metadata:rename_metadata", "pairs", "OLD=NEW", "Keys of the model's metadata."),
+    Edit(
+        "set-metadata",
+        "edits.metadata:set_metadata",
+        "pairs",
+        "KEY=TEXT",
+        "Of the model; KEY= takes it away.",
+        same=True,
+    ),
+    Edit(
+        "rename-metadata",
+        "edits.metadata:rename_metadata",
+        "pairs",
+        "OLD=NEW",
+        "Keys of the model's metadata.",
+        same=True,
+    ),
     Edit(
         "strip-metadata",
         "edits.metadata:strip_metadata",
         "optional name",
         "PATTERN",
         "Metadata and doc strings; all, or keys like this.",
+        same=True,
     ),
-    Edit("sort", "edits.tidying:sort", "flag", "", "Put nodes after what they need."),
+    Edit("sort", "edits.tidying:sort", "flag", "", "Put nodes after what they need.", same=True),
     Edit("deduplicate", "edits.tidying:deduplicate", "flag", "", "Keep equal weights once."),
     Edit("remove-unused", "edits.tidying:remove_unused", "flag", "", "Take out what no output needs."),
 ]

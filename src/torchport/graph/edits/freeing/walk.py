@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
@@ -13,26 +14,27 @@ from onnx import TypeProto
 
 from torchport.errors import InputError
 from torchport.graph.edits.choosing import where
-from torchport.graph.edits.freeing_facts import (
+from torchport.graph.edits.freeing.facts import (
     Array,
     Fact,
-    Inference,
+    all_sure,
     constant_fact,
-    dims_of,
+    filled,
+    folded_as,
+    is_static,
+    likened,
+    new_side,
+    old_side,
     settled_type,
     tensor_type,
 )
-from torchport.graph.edits.freeing_mixing import check_not_mixed
-from torchport.graph.edits.freeing_probe import Picks, Probe
+from torchport.graph.edits.freeing.inference import Inference
+from torchport.graph.edits.freeing.mixing import check_kept, check_not_mixed
+from torchport.graph.edits.freeing.probe import Picks, Probe
+from torchport.graph.opset_rules.steps import Names
 from torchport.graph.values import subgraphs
 
 Mender = Callable[["Walk", ir.Node, list["Fact | None"]], None]
-
-_LOSES = (  # operators that may give, of something that holds the dimension, something that does not
-    *("Shape", "Size", "ArgMax", "ArgMin", "Gather", "Slice", "MatMul", "Gemm", "Einsum", "Resize", "Compress"),
-    *("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool", "TopK", "If", "Loop", "Scan", "EyeLike", "Det", "Expand"),
-    *("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss", "NonMaxSuppression", "NonZero", "Unique", "Pad"),
-)
 
 
 class Walk:
@@ -56,7 +58,6 @@ class Walk:
         self.replaced: list[ir.Value] = []
         self.opset = model.opset_imports.get("", 0)
         self._infer = known
-        self._taken = {n for g in model.graphs() for n in _names(g)} if picks is not None else set()
         self._attributes: dict[str, onnx.AttributeProto] | None = None  # those of the call, inside a function
 
     @property
@@ -85,13 +86,13 @@ class Walk:
             self.visit(node)
 
     def visit(self, node: ir.Node) -> None:
-        from torchport.graph.edits import freeing_bodies
+        from torchport.graph.edits.freeing import bodies
 
         given = [None if v is None else self.fact(v) for v in node.inputs]
         if node.op_identifier() in self.model.functions:
-            freeing_bodies.call(self, node)
+            bodies.call(self, node)
         elif subgraphs(node):
-            freeing_bodies.control_flow(self, node)
+            bodies.control_flow(self, node)
         elif not any(f is not None and f.changed for f in given):
             self._unchanged(node, given)
         elif not self._folded(node, given):
@@ -143,13 +144,13 @@ class Walk:
         if node.op_type in ("Shape", "Size") and self._folded(node, given):
             return
         if all(f is None or f.old_data is not None for f in given) and node.domain == "":
-            data = self._infer.data(node, self.proto(node), [None if f is None else f.old_data for f in given])
+            data = self._infer.data(node, self.proto(node), old_side(given)[1])
         if data is not None and len(data) == len(node.outputs):
-            self._take_data(node, data, data, sure=_sure(given))
+            self._take_data(node, data, data, sure=all_sure(given))
             return
         stated = [settled_type(v, self.probe.old) for v in node.outputs]
-        if not all(_static(kind) for kind in stated):
-            stated = self._types(node, [_old(f) for f in given], [_old_data(f) for f in given], stated)
+        if not all(is_static(kind) for kind in stated):
+            stated = self._types(node, *old_side(given), stated)
         for value, kind in zip(node.outputs, stated, strict=True):
             self.facts[value] = Fact(kind, kind)
 
@@ -166,11 +167,11 @@ class Walk:
         if not all(f is None or (f.old_data is not None and f.new_data is not None and not f.held) for f in given):
             return False
         proto = self.proto(node)
-        old = self._infer.data(node, proto, [_old_data(f) for f in given])
-        new = None if old is None else self._infer.data(node, proto, [_new_data(f) for f in given])
+        old = self._infer.data(node, proto, old_side(given)[1])
+        new = None if old is None else self._infer.data(node, proto, new_side(given)[1])
         if old is None or new is None or len(old) != len(node.outputs):
             return False
-        self._take_data(node, old, new, sure=_sure(given))
+        self._take_data(node, old, new, sure=all_sure(given))
         return True
 
     def _take_data(self, node: ir.Node, old: list[Array], new: list[Array], *, sure: bool) -> None:
@@ -187,14 +188,14 @@ class Walk:
                 return
             given = [None if v is None else self.fact(v) for v in node.inputs]
         stated = [settled_type(v, self.probe.old) for v in node.outputs]
-        old = self._types(node, [_old(f) for f in given], [_old_data(f) for f in given], stated)
+        old = self._types(node, *old_side(given), stated)
         if self._infer.schema(node) is None:
             new = self._guessed(node, given, old)
         else:
-            new = self._types(node, [_new(f) for f in given], [_new_data(f) for f in given], None)
+            new = self._types(node, *new_side(given), None)
         for value, a, b in zip(node.outputs, old, new, strict=True):
-            self.facts[value] = Fact(a, b, inner=_inner(a, b, given))
-        self._check_kept(node, given)
+            self.facts[value] = Fact(a, b, inner=folded_as(a, b, given))
+        check_kept(self, node, given)
         check_not_mixed(self, node, given)
 
     def _types(
@@ -209,32 +210,16 @@ class Walk:
         try:
             found = self._infer.types(node, self.proto(node), kinds, data)
         except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
-            if stated is not None and all(_static(kind) for kind in stated):
+            if stated is not None and all(is_static(kind) for kind in stated):
                 return stated
             raise self.refusal(node, _reason(error)) from error
-        return [_filled(kind, None if stated is None else stated[n]) for n, kind in enumerate(found)]
+        return [filled(kind, None if stated is None else stated[n]) for n, kind in enumerate(found)]
 
     def _guessed(self, node: ir.Node, given: list[Fact | None], old: list[TypeProto]) -> list[TypeProto]:
-        """The new types of an operator onnx does not know: shapes alike stay alike, and the first axis is the batch."""
-        held = [f for f in given if f is not None and f.held]
-        found = []
-        for kind in old:
-            dims = dims_of(kind)
-            alike = [f.now for f in held if f.was == dims]
-            first = [f.now for f in held if f.held == [0] and dims and f.was and f.was[0] == dims[0]]
-            if alike and dims is not None:
-                found.append(tensor_type(kind.tensor_type.elem_type, alike[0]))
-            elif first and dims and first[0]:
-                found.append(tensor_type(kind.tensor_type.elem_type, [first[0][0], *dims[1:]]))
-            else:
-                raise self.refusal(node, "nothing tells what shape this operator gives then")
-        return found
-
-    def _check_kept(self, node: ir.Node, given: list[Fact | None]) -> None:
-        held = any(f is not None and f.held for f in given)
-        kept = any(self.facts[v].changed or None in (self.facts[v].now or (None,)) for v in node.outputs)
-        if held and not kept and node.op_type not in _LOSES and not node.op_type.startswith("Reduce"):
-            raise self.refusal(node, "the dimension goes in and does not come out")
+        found = [likened(kind, given) for kind in old]
+        if None in found:
+            raise self.refusal(node, "nothing tells what shape this operator gives then")
+        return [kind for kind in found if kind is not None]
 
     # --- changes ---
 
@@ -281,12 +266,13 @@ class Walk:
         if self._attributes is not None:
             raise self.refusal(node, "it would have to change inside a function", "inline the functions first")
 
+    @functools.cached_property
+    def _names(self) -> Names:
+        return Names(self.model)
+
     def fresh(self, base: str) -> str:
-        name, n = base, 1
-        while name in self._taken:
-            name, n = f"{base}_{n}", n + 1
-        self._taken.add(name)
-        return name
+        """A name that nothing in the model has."""
+        return self._names.fresh(base)
 
     def refusal(self, node: ir.Node, why: str, next_step: str | None = None) -> InputError:
         """Why a node cannot follow, with where it comes from."""
@@ -301,14 +287,6 @@ class Walk:
         )
 
 
-def _names(graph: Any) -> Iterable[str]:
-    for value in (*graph.inputs, *getattr(graph, "initializers", {}).values()):
-        yield str(value.name)
-    for node in graph:
-        yield str(node.name)
-        yield from (str(v.name) for v in node.outputs)
-
-
 def _measured(walk: Walk, node: ir.Node, dims: Sequence[int | None]) -> Array:
     if node.op_type == "Size":
         return np.array(np.prod(np.array(dims, dtype=np.int64), dtype=np.int64))
@@ -316,48 +294,5 @@ def _measured(walk: Walk, node: ir.Node, dims: Sequence[int | None]) -> Array:
     return np.array(list(dims)[start:end], dtype=np.int64)
 
 
-def _sure(given: list[Fact | None]) -> bool:
-    return all(f is None or f.sure for f in given)
-
-
-def _static(kind: TypeProto) -> bool:
-    dims = dims_of(kind)
-    return dims is not None and None not in dims
-
-
-def _filled(kind: TypeProto, stated: TypeProto | None) -> TypeProto:
-    return stated if stated is not None and dims_of(kind) is None and stated.WhichOneof("value") else kind
-
-
-def _inner(old: TypeProto, new: TypeProto, given: list[Fact | None]) -> tuple[int, ...]:
-    """An axis that is as an axis of an input was, at both sizes, is folded as that was."""
-    was, now = dims_of(old), dims_of(new)
-    if was is None or now is None or len(was) != len(now):
-        return ()
-    folded = {
-        (f.was[axis], f.now[axis]): f.inner_of(axis)
-        for f in given
-        if f is not None and f.was and f.now
-        for axis in f.held
-    }
-    return tuple(folded.get(pair, 1) for pair in zip(was, now, strict=True))
-
-
 def _reason(error: Exception) -> str:
     return str(error).split("] ", 1)[-1].strip()
-
-
-def _old(fact: Fact | None) -> TypeProto | None:
-    return None if fact is None else fact.old
-
-
-def _new(fact: Fact | None) -> TypeProto | None:
-    return None if fact is None else fact.new
-
-
-def _old_data(fact: Fact | None) -> Array | None:
-    return None if fact is None else fact.old_data
-
-
-def _new_data(fact: Fact | None) -> Array | None:
-    return None if fact is None else fact.new_data

@@ -11,10 +11,10 @@ from fractions import Fraction
 import numpy as np
 import onnx_ir as ir
 
-from torchport.graph.edits.freeing_facts import Fact
-from torchport.graph.edits.freeing_growth import grown
-from torchport.graph.edits.freeing_reshape import flatten, reshape
-from torchport.graph.edits.freeing_walk import Mender, Walk
+from torchport.graph.edits.freeing.facts import Fact
+from torchport.graph.edits.freeing.growth import grown
+from torchport.graph.edits.freeing.reshape import flatten, reshape
+from torchport.graph.edits.freeing.walk import Mender, Walk
 
 _LAST = 2**63 - 1
 Given = list[Fact | None]

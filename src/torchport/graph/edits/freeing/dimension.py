@@ -11,15 +11,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
-import onnx
 import onnx_ir as ir
 
 from torchport.errors import InputError
-from torchport.graph.edits.freeing_facts import Fact, Inference
-from torchport.graph.edits.freeing_mends import MENDERS
-from torchport.graph.edits.freeing_probe import Picks, Probe
-from torchport.graph.edits.freeing_walk import Walk
-from torchport.graph.shapes import without_weights
+from torchport.graph.edits.freeing.facts import Fact
+from torchport.graph.edits.freeing.inference import Inference
+from torchport.graph.edits.freeing.mends import MENDERS
+from torchport.graph.edits.freeing.probe import Picks, Probe
+from torchport.graph.edits.freeing.walk import Walk
+from torchport.graph.edits.trying import contradiction
 
 Place = tuple[str, int]
 
@@ -105,7 +105,7 @@ def _tried(model: ir.Model, first: Probe, second: Probe, known: Inference) -> Pi
     """The ways to read the model's reshapes that work, found on copies of its graph."""
     picks: Picks | None = Picks()
     refusals: list[InputError] = []
-    sound = _sound(model)
+    sound = contradiction(model) is None  # else there is nothing to hold against the change
     for _ in range(_TRIES):
         assert picks is not None
         trial = model.clone()
@@ -140,26 +140,13 @@ def _checked(model: ir.Model, first: Probe, second: Probe, known: Inference) -> 
     return before, after
 
 
-def _sound(model: ir.Model) -> bool:
-    try:
-        _infer(model)
-    except onnx.shape_inference.InferenceError:
-        return False  # it was not before: nothing to hold against the change
-    return True
-
-
 def _check_sound(model: ir.Model, probe: Probe) -> None:
-    try:
-        _infer(model)
-    except onnx.shape_inference.InferenceError as error:
+    wrong = contradiction(model)
+    if wrong is not None:
         raise InputError(
-            f"with '{probe.name}' dynamic the shapes do not agree: {error}",
+            f"with '{probe.name}' dynamic the shapes do not agree: {wrong}",
             next_step="export the model with this dimension dynamic",
-        ) from error
-
-
-def _infer(model: ir.Model) -> None:
-    onnx.shape_inference.infer_shapes(without_weights(model), check_type=True, strict_mode=True, data_prop=True)
+        )
 
 
 # --- afterwards -------------------------------------------------------------------------------------------------------

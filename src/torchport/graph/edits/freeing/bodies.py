@@ -5,9 +5,9 @@ from __future__ import annotations
 import onnx_ir as ir
 from onnx import TypeProto
 
-from torchport.graph.edits.freeing_facts import Fact, dims_of, tensor_type
-from torchport.graph.edits.freeing_growth import grown
-from torchport.graph.edits.freeing_walk import Walk
+from torchport.graph.edits.freeing.facts import Fact, dims_of, tensor_type
+from torchport.graph.edits.freeing.growth import grown
+from torchport.graph.edits.freeing.walk import Walk
 from torchport.graph.values import subgraphs
 
 

@@ -1,107 +1,27 @@
-"""Places in a model where some nodes are: named ones, or a pattern in ONNX text or in Python.
+"""Find a pattern that is written in ONNX text.
 
-onnxscript has a matcher, which patterns in Python are given to. Text has one of its own: it follows the pattern in both
-directions, so several outputs cost no search over all pairs of nodes, and it tells 1e-8 from zero.
+It is followed in both directions, so several outputs cost no search over all pairs of nodes.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
 
-from torchport.errors import InputError
-from torchport.graph.edits.choosing import chosen_nodes, where
-from torchport.graph.edits.nodes_text import EXAMPLE, Fragment, is_text, parse
+from torchport.graph.edits.choosing import where
+from torchport.graph.edits.nodes_text import Fragment
+from torchport.graph.edits.patterns.places import Match, Scope, in_order, is_constant, opset_of, scoped_nodes
 from torchport.graph.opset_rules import reading, schemas
-from torchport.graph.values import subgraphs, used_by
+from torchport.graph.values import used_by
 
-Scope = ir.Graph | ir.Function
 _COMMUTATIVE = frozenset(
     ("Add", "Mul", "And", "Or", "Xor", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Equal", "Max", "Min", "Mean", "Sum")
 )
 _GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 _TOLERANCE = 1e-6  # of a constant in a pattern, so that 0.70710678 finds its float32; zero and one are exact
-
-
-@dataclasses.dataclass(frozen=True)
-class Match:
-    """One place.
-
-    Attributes:
-        nodes: what is there, in the order of the graph.
-        inputs: what goes in: by the pattern's variables, or ``#0``, ``#1`` for a node's inputs.
-        outputs: what comes out, in the pattern's order.
-        attributes: by the pattern's variables, or a node's own.
-        scope: the main graph or the function the nodes are in, perhaps in a branch.
-        bound: all that a pattern in Python gives to its replacement; None for the others.
-    """
-
-    nodes: tuple[ir.Node, ...]
-    inputs: Mapping[str, ir.Value | None]
-    outputs: tuple[ir.Value, ...]
-    attributes: Mapping[str, ir.Attr | None]
-    scope: Scope
-    bound: Mapping[str, Any] | None = None
-
-
-def find(model: ir.Model, what: str | Callable[..., Any]) -> list[Match]:
-    """The places that a name, a text or a function means. No node is in two of them.
-
-    Raises:
-        InputError: there is none, or what is between the nodes of each is used elsewhere.
-    """
-    if isinstance(what, str) and not is_text(what):
-        scopes = {id(n): scope for scope, n in scoped_nodes(model)}
-        return [_single(node, scopes[id(node)]) for node in chosen_nodes(model, what)]
-    if not isinstance(what, str) and not callable(what):
-        raise InputError(f"{what!r} is no name, text or function", next_step=f"write a pattern like {EXAMPLE}")
-    blocked: list[str] = []
-    if isinstance(what, str):
-        pattern = parse(what)
-        _check_pattern(pattern)
-        title, found = pattern.title, matches(model, pattern, blocked)
-    else:
-        title, found = "the function", _python_matches(model, what, blocked)
-    if not found:
-        raise _none(title, blocked)
-    return found
-
-
-def scoped_nodes(model: ir.Model) -> list[tuple[Scope, ir.Node]]:
-    """Every node, with the main graph or the function it belongs to."""
-    scopes: list[Scope] = [model.graph, *model.functions.values()]
-    return [(scope, node) for scope in scopes for node in ir.traversal.RecursiveGraphIterator(scope)]
-
-
-def _single(node: ir.Node, scope: Scope) -> Match:
-    inputs = {f"#{index}": value for index, value in enumerate(node.inputs)}
-    return Match((node,), inputs, tuple(node.outputs), dict(node.attributes), scope)
-
-
-def _none(title: str, blocked: list[str]) -> InputError:
-    if blocked:
-        count = len(set(blocked))
-        some = "a place matches" if count == 1 else f"{count} places match"
-        return InputError(
-            f"{some} {title}, but cannot be replaced: {blocked[0]}",
-            next_step="make that value an output of the pattern too",
-        )
-    return InputError(
-        f"nothing in the model matches {title}", next_step="`torchport inspect --node` shows a node and its neighbors"
-    )
-
-
-def _check_pattern(pattern: Fragment) -> None:
-    if not pattern.graph.num_nodes():
-        raise InputError(f"the pattern {pattern.title} has no nodes", next_step="write the nodes to look for")
-    if any(subgraphs(node) for node in pattern.graph):
-        raise InputError(
-            f"the pattern {pattern.title} has a branch or a loop in it", next_step="name such a node instead"
-        )
 
 
 def matches(
@@ -130,14 +50,10 @@ def matches(
     return found
 
 
-def _is_constant(node: ir.Node | None) -> bool:
-    return node is not None and node.op_type == "Constant" and node.domain == ""
-
-
 def _order(pattern: Fragment) -> list[ir.Node]:
     """The pattern's nodes, from its first output on; its constants are compared by value, and are no nodes to find."""
     outputs = set(pattern.graph.outputs)
-    nodes = [n for n in pattern.graph if not _is_constant(n) or outputs.intersection(n.outputs)]
+    nodes = [n for n in pattern.graph if not is_constant(n) or outputs.intersection(n.outputs)]
     head = next((v.producer() for v in pattern.graph.outputs if v.producer() is not None), nodes[-1])
     return sorted(nodes, key=lambda n: n is not head)
 
@@ -158,7 +74,7 @@ class _Search:
         self._pattern = pattern
         self._scope = scope
         self._exact = exact
-        self._opset = scope.opset_imports.get("", scope.opset_imports.get("ai.onnx", 1))
+        self._opset = opset_of(scope) or 1
 
     def at(self, node: ir.Node, taken: set[ir.Node], blocked: list[str]) -> Match | None:
         first, *rest = _order(self._pattern)
@@ -239,7 +155,7 @@ class _Search:
         producer, maker = wanted.producer(), given.producer()
         if producer is None:
             return True
-        if _is_constant(producer) and wanted not in self._pattern.graph.outputs:
+        if is_constant(producer) and wanted not in self._pattern.graph.outputs:
             return _same_constant(wanted, given, exact=self._exact)
         return maker is not None and maker.op_type == producer.op_type and wanted.index() == given.index()
 
@@ -288,13 +204,6 @@ class _Search:
         inputs = {str(v.name): state.values.get(v) for v in graph.inputs}
         outputs = tuple(v for o in graph.outputs if (v := state.values.get(o)) is not None)
         return Match(in_order(state.nodes.values()), inputs, outputs, state.attributes, self._scope)
-
-
-def in_order(nodes: Any) -> tuple[ir.Node, ...]:
-    """Nodes of one graph in its order."""
-    some = set(nodes)
-    graph = next(iter(some)).graph if some else None
-    return tuple(some) if graph is None or len(some) == 1 else tuple(n for n in graph if n in some)
 
 
 def _circle(values: list[ir.Value | None], nodes: set[ir.Node], outputs: set[ir.Value | None]) -> str:
@@ -346,68 +255,3 @@ def _same_constant(wanted: ir.Value, given: ir.Value, *, exact: bool) -> bool:
     other = other.reshape(-1).astype(np.float64)
     near = np.isclose(other, one, rtol=_TOLERANCE, atol=0, equal_nan=True)
     return bool(np.where(np.isin(one, (0, 1)), one == other, near).all())
-
-
-# --- patterns in Python -----------------------------------------------------------------------------------------------
-
-
-def _python_matches(model: ir.Model, what: Callable[..., Any], blocked: list[str]) -> list[Match]:
-    """Where onnxscript finds a pattern in the style of its rewriter."""
-    from onnxscript.rewriter import pattern
-
-    given = what if isinstance(what, pattern.RewriteRule) else pattern.RewriteRule(what, lambda *_, **__: None)
-    rules = list(given.commute())
-    found: list[Match] = []
-    taken: set[ir.Node] = set()
-    with _constants_shown(model):
-        for scope, node in scoped_nodes(model):
-            match = None if node in taken else _python_match(rules, model, scope, node, blocked)
-            if match is not None and not taken.intersection(match.nodes):
-                found.append(match)
-                taken.update(match.nodes)
-    return found
-
-
-def _python_match(rules: list[Any], model: ir.Model, scope: Scope, node: ir.Node, blocked: list[str]) -> Match | None:
-    body: Any = node.graph if node.graph is not getattr(scope, "graph", None) else scope
-    for rule in rules:
-        match = rule.match(model, body, node)
-        if match and _tells_zero(match):
-            inputs = {k: v for k, v in match.bindings.items() if v is None or isinstance(v, ir.Value)}
-            attributes = {k: v for k, v in match.bindings.items() if isinstance(v, ir.Attr)}
-            nodes = in_order(match.nodes)
-            return Match(nodes, inputs, tuple(match.outputs), attributes, scope, dict(match.bindings))
-        if match is not None and not match and "other uses" in str(match.reason):
-            blocked.append(f"what is made before {where(node)} is used elsewhere too")
-    return None
-
-
-def _tells_zero(match: Any) -> bool:
-    """onnxscript takes 1e-8 for zero, and a weight that the caller may give for a constant."""
-    from onnxscript.rewriter import pattern
-
-    for wanted, value in match.value_bindings.items():
-        if isinstance(wanted, pattern.Constant) and value is not None:
-            numbers = wanted.value if isinstance(wanted.value, (list, tuple)) else [wanted.value]
-            found = value.const_value.numpy().reshape(-1).tolist()
-            if value.is_graph_input() or any(w in (0, 1) and w != f for w, f in zip(numbers, found, strict=True)):
-                return False
-    return True
-
-
-class _constants_shown:  # noqa: N801  (a context manager, used like a function)
-    """onnxscript looks for a constant in the value; those of Constant nodes are put there for as long as it looks."""
-
-    def __init__(self, model: ir.Model) -> None:
-        every = (n.outputs[0] for _, n in scoped_nodes(model) if _is_constant(n))
-        self._values = [v for v in every if v.const_value is None]
-
-    def __enter__(self) -> None:
-        for value in self._values:
-            array = reading.constant(value)
-            if array is not None and array.dtype != object:
-                value.const_value = ir.tensor(array, name=value.name)
-
-    def __exit__(self, *_: object) -> None:
-        for value in self._values:
-            value.const_value = None

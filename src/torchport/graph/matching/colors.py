@@ -12,7 +12,7 @@ from collections.abc import Hashable, Mapping, Sequence
 
 import onnx_ir as ir
 
-from torchport.graph.matching_sides import Side
+from torchport.graph.matching.sides import Side
 
 _WIDE = 1 << 16  # more than a node has outputs
 _PAIR = 1 << 40  # more than there are other colors

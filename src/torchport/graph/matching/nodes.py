@@ -12,9 +12,9 @@ from collections.abc import Hashable, Iterable, Sequence
 
 import onnx_ir as ir
 
-from torchport.graph.matching_rounds import Rounds, Why
-from torchport.graph.matching_sides import Side, weight_type
-from torchport.graph.matching_weights import pair_weights
+from torchport.graph.matching.rounds import Rounds, Why
+from torchport.graph.matching.sides import Side, weight_type
+from torchport.graph.matching.weights import pair_weights
 from torchport.graph.values import subgraphs
 
 

@@ -1,6 +1,6 @@
 """Which node of one graph is which of another, in rounds: what is certain first, and nothing against what is certain.
 
-1. Equal colors (see `matching_colors`) that one node of each graph has: with the names of the weights, then without.
+1. Equal colors (see `colors`) that one node of each graph has: with the names of the weights, then without.
 2. Equal names of nodes or of weights, unless the neighbors say otherwise.
 3. From pairs outward: what stands in the same place beside them, also past nodes that were put in or taken out.
 4. What stands between the same pairs, though its operator is another.
@@ -15,8 +15,8 @@ from typing import Literal, TypeVar
 
 import onnx_ir as ir
 
-from torchport.graph.matching_colors import Mode, Palette, backward, forward
-from torchport.graph.matching_sides import Side, called, name_key, output_key, weights_key
+from torchport.graph.matching.colors import Mode, Palette, backward, forward
+from torchport.graph.matching.sides import Side, called, name_key, output_key, weights_key
 
 Why = Literal["structure", "name", "neighbors", "place"]
 _FAR = 4  # how many nodes may have been put in between, or taken out

@@ -8,9 +8,9 @@ from fractions import Fraction
 
 import onnx_ir as ir
 
-from torchport.graph.edits.freeing_facts import Fact, tensor_type
-from torchport.graph.edits.freeing_places import Placement, placements
-from torchport.graph.edits.freeing_walk import Walk
+from torchport.graph.edits.freeing.facts import Fact, tensor_type
+from torchport.graph.edits.freeing.places import Placement, placements
+from torchport.graph.edits.freeing.walk import Walk
 
 Given = list[Fact | None]
 

@@ -1,4 +1,4 @@
-"""Rows of a batch must not be mixed.
+"""A dimension must not be lost on the way, and the rows of a batch must not be mixed.
 
 A dimension of size 1 leaves no trace: a reshape may have folded it with the axis before it or after it. The wrong
 reading gives a model that runs, and attends from one row of the batch to another. It shows where an operator sums over
@@ -11,12 +11,25 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from torchport.graph.edits.freeing_facts import Fact
+from torchport.graph.edits.freeing.facts import Fact
 
 if TYPE_CHECKING:
-    from torchport.graph.edits.freeing_walk import Walk
+    from torchport.graph.edits.freeing.walk import Walk
 
 _ALONG = ("Softmax", "LogSoftmax", "Hardmax", "ArgMax", "ArgMin", "TopK", "CumSum", "LpNormalization")
+_LOSES = (  # operators that may give, of something that holds the dimension, something that does not
+    *("Shape", "Size", "ArgMax", "ArgMin", "Gather", "Slice", "MatMul", "Gemm", "Einsum", "Resize", "Compress"),
+    *("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool", "TopK", "If", "Loop", "Scan", "EyeLike", "Det", "Expand"),
+    *("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss", "NonMaxSuppression", "NonZero", "Unique", "Pad"),
+)
+
+
+def check_kept(walk: Walk, node: ir.Node, given: list[Fact | None]) -> None:
+    """Raises `InputError` where the dimension goes into a node and should come out, and does not."""
+    held = any(f is not None and f.held for f in given)
+    kept = any(walk.facts[v].changed or None in (walk.facts[v].now or (None,)) for v in node.outputs)
+    if held and not kept and node.op_type not in _LOSES and not node.op_type.startswith("Reduce"):
+        raise walk.refusal(node, "the dimension goes in and does not come out")
 
 
 def check_not_mixed(walk: Walk, node: ir.Node, given: list[Fact | None]) -> None:

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from torchport.graph.content import same_content, stored
-from torchport.graph.matching_sides import is_constant, stripped, weight_type
+from torchport.graph.matching.sides import is_constant, stripped, weight_type
 
 if TYPE_CHECKING:
-    from torchport.graph.matching import Matching
+    from torchport.graph.matching.nodes import Matching
 
 _FEW = 16  # weights of one type that are looked into for one that nobody reads
 

@@ -1,0 +1,1 @@
+"""Put nodes that come from elsewhere into a model."""

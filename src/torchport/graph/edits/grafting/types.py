@@ -1,0 +1,139 @@
+"""Types and shapes of new nodes, and whether they fit where they go."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+
+from torchport.errors import InputError
+from torchport.graph.describing import type_text
+from torchport.graph.edits.choosing import where
+from torchport.graph.edits.patterns.places import Match, Scope
+from torchport.graph.lint_rules.nodes import clean
+from torchport.graph.opset_rules.schemas import allowed_types, formal_at
+from torchport.graph.values import used_by
+
+_SMALL = 1024  # bytes of a constant worth showing to inference
+
+
+def type_variable(schema: Any, index: int) -> str:
+    """The type variable of an input: inputs of one are of one type; those of an unknown operator are taken to be."""
+    if schema is None or not schema.inputs:
+        return "T"
+    return str(formal_at(schema.inputs, index).type_str)
+
+
+def dtype_at(schema: Any, index: int, kinds: Mapping[str, ir.DataType]) -> ir.DataType | None:
+    """The dtype a number should have at an input, where that is certain."""
+    formal = type_variable(schema, index)
+    if formal in kinds:
+        return kinds[formal]
+    allowed = [] if schema is None else sorted(allowed_types(schema, formal_at(schema.inputs, index)))
+    names = {"float": "FLOAT", "double": "DOUBLE"}
+    one = allowed[0].removeprefix("tensor(").removesuffix(")") if len(allowed) == 1 else ""
+    return ir.DataType[names.get(one, one.upper())] if one else None
+
+
+def settle_types(nodes: Sequence[ir.Node], scope: Scope, model: ir.Model, title: str) -> None:
+    """Give new nodes the types and shapes that follow from their inputs, or refuse what does not fit together."""
+    if not nodes:
+        return
+    view = ir.GraphView([], [], nodes=nodes)
+    for node in ir.traversal.RecursiveGraphIterator(view):
+        for value in node.outputs:
+            value.type = value.shape = None
+    made = {v for n in nodes for v in n.outputs}
+    outer = [v for v in dict.fromkeys(v for n in nodes for v in used_by(n)) if v not in made]
+    proto = _message(nodes, outer, scope, model)
+    inferred = ir.from_proto(_inferred(proto, title, strict=all(v.type is not None for v in outer)))
+    for node, typed in zip(
+        ir.traversal.RecursiveGraphIterator(view), ir.traversal.RecursiveGraphIterator(inferred.graph), strict=True
+    ):
+        for value, other in zip(node.outputs, typed.outputs, strict=True):
+            value.type, value.shape = other.type, _nameable(other.shape, outer)
+
+
+def _nameable(shape: ir.Shape | None, outer: Sequence[ir.Value]) -> ir.Shape | None:
+    """A shape without the names onnx makes up for what it does not know: it makes up the same elsewhere."""
+    if shape is None or not any(isinstance(d, ir.SymbolicDim) and str(d.value).startswith("unk__") for d in shape):
+        return shape
+    known = {d.value for v in outer for d in v.shape or () if isinstance(d, ir.SymbolicDim)}
+    dims = [d if isinstance(d, int) else d.value for d in shape]
+    return ir.Shape([None if str(d).startswith("unk__") and d not in known else d for d in dims])
+
+
+def _inferred(proto: onnx.ModelProto, title: str, *, strict: bool) -> onnx.ModelProto:
+    try:
+        onnx.checker.check_model(_checkable(proto)) if strict else None
+        return onnx.shape_inference.infer_shapes(proto, data_prop=True, strict_mode=strict, check_type=strict)
+    except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError) as error:
+        if "instead is null" in str(error):  # behind an operator of one's own nobody knows the type
+            return onnx.shape_inference.infer_shapes(proto, data_prop=True)
+        lines = [line for line in str(error).splitlines() if line.strip()]
+        raise InputError(
+            f"{title} does not fit: {clean(ValueError(lines[0] if lines else ''))}",
+            next_step="compare its inputs, attributes and opset with the operator's definition",
+        ) from error
+
+
+def _checkable(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The message as the checker wants it: an output must have a type, and nothing follows from it here."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    del copy.graph.output[:]
+    return copy
+
+
+def _message(nodes: Sequence[ir.Node], outer: list[ir.Value], scope: Scope, model: ir.Model) -> onnx.ModelProto:
+    """A model of the new nodes alone, for onnx to look at."""
+    proto = onnx.ModelProto(ir_version=max(model.ir_version, 8))
+    proto.graph.name = "nodes"
+    for domain, version in scope.opset_imports.items():
+        proto.opset_import.add(domain=domain, version=version)
+    proto.graph.node.extend(ir.serde.serialize_node(node) for node in nodes)
+    called = {n.op_identifier() for n in ir.traversal.RecursiveGraphIterator(ir.GraphView([], [], nodes=nodes))}
+    if called.intersection(model.functions):
+        proto.functions.extend(ir.serde.serialize_function(f) for f in model.functions.values())
+    for value in outer:
+        tensor = ir.convenience.get_const_tensor(value) if not value.is_graph_input() else None
+        if tensor is not None and tensor.dtype != ir.DataType.STRING and tensor.nbytes <= _SMALL:
+            shown = proto.graph.initializer.add()
+            shown.CopyFrom(ir.serde.serialize_tensor(ir.tensor(tensor.numpy())))
+            shown.name = str(value.name)
+        else:
+            proto.graph.input.add().CopyFrom(ir.serde.serialize_value(value))
+    for value in (v for n in nodes for v in n.outputs if v.name):
+        proto.graph.output.add(name=value.name)
+    return proto
+
+
+def agrees(one: ir.Value, other: ir.Value) -> bool:
+    """Whether two values can be of one type and shape, as far as both are known."""
+    if one.type is not None and other.type is not None and one.type != other.type:
+        return False
+    if one.shape is None or other.shape is None:
+        return True
+    pairs = list(zip(one.shape, other.shape, strict=False))
+    return len(one.shape) == len(other.shape) and all(
+        a == b or not (isinstance(a, int) and isinstance(b, int)) for a, b in pairs
+    )
+
+
+def described(value: ir.Value) -> str:
+    """``float32[batch,3]``"""
+    dims = [] if value.shape is None else [d if isinstance(d, int) else d.value for d in value.shape]
+    shape = "" if value.shape is None else f"[{','.join('?' if d is None else str(d) for d in dims)}]"
+    return f"{type_text(value.type)}{shape}"
+
+
+def check_agrees(old: ir.Value, new: ir.Value, match: Match) -> None:
+    """Raises `InputError` where the new value cannot be what the old one was."""
+    if not agrees(old, new):
+        raise InputError(
+            f"'{old.name}' is {described(old)}, what would be put there gives {described(new)}",
+            where=where(match.nodes[-1]),
+            next_step="end the new nodes with a Cast or Reshape to the old type and shape",
+        )

@@ -1,0 +1,1 @@
+"""Where in a model some nodes are."""

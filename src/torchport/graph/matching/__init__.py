@@ -1,0 +1,1 @@
+"""Which nodes, weights and inputs of two models are the same."""

@@ -1,0 +1,143 @@
+"""What the two sides of a comparison are fed with, and whether that is the same."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torchport.capture import models
+from torchport.capture.structure import signature_of
+from torchport.comparing.input_hints import same_inputs
+from torchport.comparing.samples import Sample, read_samples
+from torchport.errors import InputError
+from torchport.pipeline.compared_sides import OnnxSide, SavedSide, Side, is_saved
+from torchport.pipeline.same_meaning import made_up
+from torchport.records import Finding
+
+MADE_UP = "the inputs were made up from the shapes: give real ones with --input or --data"
+
+
+def given_samples(sources: tuple[Any, Any], inputs: Any, data: Any, opened: Mapping[int, OnnxSide]) -> Iterator[Sample]:
+    """The samples asked for; else those saved with a side's tensors; else one made up from an ONNX model's shapes.
+
+    Raises:
+        InputError: there are none, or a side of saved tensors does not hold what it was made from.
+    """
+    if data is not None:
+        return read_samples(data)
+    if inputs is not None:
+        return read_samples([inputs])
+    saved = [SavedSide(source) for source in sources if is_saved(source)]
+    if len(saved) == len(sources):
+        return iter([Sample("saved", {})])
+    if saved:
+        return iter([_saved_inputs(saved[0], _wanted(sources, opened))])
+    if not opened:
+        raise InputError("no inputs are given", next_step="give inputs=, or --input x=float32[1,3,224,224]")
+    infos = next(iter(opened.values())).session.inputs
+    return iter([Sample(MADE_UP, {i.name: a for i, a in zip(infos, made_up(infos), strict=True)})])
+
+
+def _wanted(sources: tuple[Any, Any], opened: Mapping[int, OnnxSide]) -> tuple[list[str], list[str]]:
+    """The inputs of the model beside saved tensors: those it must have, and all it may have."""
+    if opened:
+        names = list(next(iter(opened.values())).inputs)
+        return names, names
+    model = next(source for source in sources if not is_saved(source))
+    parameters = signature_of(models.subject(model).target).parameters.values()
+    return [p.name for p in parameters if p.default is p.empty], [p.name for p in parameters]
+
+
+def _saved_inputs(side: SavedSide, wanted: tuple[list[str], list[str]]) -> Sample:
+    needed, known = wanted
+    arrays = side.sample.arrays
+    missing = [n for n in needed if n not in arrays]
+    if missing:
+        raise InputError(
+            f"'{side.label}' does not hold the input '{missing[0]}' its tensors were made from",
+            where=f"it holds: {', '.join([*arrays, *side.sample.outputs]) or 'nothing'}",
+            next_step="give the inputs with --input or --data, or save them in the same file",
+        )
+    return Sample(side.sample.name, {n: arrays[n] for n in known if n in arrays}, arguments=side.sample.arguments)
+
+
+def unused_inputs(sample: Sample, sides: tuple[Side, Side]) -> list[Finding]:
+    """Inputs that only one side takes.
+
+    Raises:
+        InputError: neither side takes one.
+    """
+    takers = {n: [s for s in sides if n in s.inputs] for n in sample.arrays}
+    asked = [s for s in sides if s.inputs]
+    if not any(takers.values()):
+        return []  # they have no names of their own, and go in order
+    for name, found in takers.items():
+        if not found and not any(isinstance(s, SavedSide) and name in s.tensors for s in sides):
+            known = ", ".join(dict.fromkeys(n for s in asked for n in s.inputs))
+            raise InputError(f"there is no input '{name}'", where=f"the models take: {known}")
+    alone = {n: found[0].label for n, found in takers.items() if len(found) == 1 < len(asked)}
+    return [Finding(f"input '{n}' is taken by {label} only") for n, label in alone.items()]
+
+
+class SameInputs:
+    """Looks whether the other side was fed the same, sample by sample, and says so once for each input.
+
+    Args:
+        others: the other side's samples, in the same order; None if they are not known.
+        all_there: whether these hold all inputs; else those are looked at that they hold.
+
+    Example:
+        >>> same = SameInputs(read_samples("theirs/"))
+        >>> same.look(ours)
+        >>> print(same.findings[0])
+        the inputs differ (call_00001.npz): input 'x' differs by a factor of 255: one side scales to 0..1
+    """
+
+    def __init__(self, others: Iterator[Sample] | None, *, all_there: bool = True) -> None:
+        self._others, self._all_there = others, all_there
+        self._told: dict[str, Finding] = {}
+        self._count = 0
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        return tuple(self._told.values())
+
+    def look(self, sample: Sample) -> None:
+        """Hold a sample against the next of the other side's."""
+        if self._others is None:
+            return
+        other = next(self._others, None)
+        if other is None:
+            told = f"the other side has {self._count} samples only: from '{sample.name}' on, inputs were not compared"
+            self._told.setdefault("", Finding(told))
+            return
+        self._count += 1
+        other = _called_alike(other, sample) if self._all_there else other
+        names = [n for n in sample.arrays if self._all_there or n in other.arrays]
+        for figures in same_inputs(sample, other, names):
+            if not figures.ok:
+                told = f"the inputs differ ({sample.name}): {figures.problem}"
+                self._told.setdefault(figures.name, Finding(told))
+
+    def close(self) -> None:
+        """Say so if the other side goes on."""
+        if self._others is not None and next(self._others, None) is not None:
+            told = f"the other side has more than these {self._count} samples: the rest was not compared"
+            self._told.setdefault("", Finding(told))
+
+
+def _called_alike(other: Sample, sample: Sample) -> Sample:
+    """Inputs of other names, but as many, belong together in order."""
+    if set(other.arrays) & set(sample.arrays) or len(other.arrays) != len(sample.arrays):
+        return other
+    return dataclasses.replace(other, arrays=dict(zip(sample.arrays, other.arrays.values(), strict=True)))
+
+
+def same_inputs_as(sides: tuple[Side, Side], samples: Any) -> SameInputs:
+    """Looks at the other side's samples: those given, else what is saved with a side's tensors."""
+    if samples is not None:
+        return SameInputs(read_samples(samples))
+    saved = [side.sample for side in sides if isinstance(side, SavedSide)]
+    return SameInputs(itertools.repeat(saved[0], 1) if len(saved) == 1 else None, all_there=False)

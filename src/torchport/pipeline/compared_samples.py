@@ -1,0 +1,39 @@
+"""What came of each sample of a comparison."""
+
+from __future__ import annotations
+
+import math
+
+from torchport.comparing.figures import Figures, merged
+from torchport.comparing.samples import Sample
+
+
+class Seen:
+    """The figures of every sample, and the sample that came out worst."""
+
+    def __init__(self, *, keep: bool) -> None:
+        self._keep = keep
+        self._figures: list[tuple[Figures, ...]] = []
+        self._badness = -math.inf
+        self.samples: list[Sample] = []
+
+    @property
+    def count(self) -> int:
+        return len(self._figures)
+
+    def add(self, sample: Sample, figures: tuple[Figures, ...]) -> None:
+        badness = max((_badness(f) for f in figures), default=0.0)
+        if badness > self._badness:
+            self._badness, self.worst, self.worst_figures = badness, sample, figures
+        self._figures.append(figures)
+        if self._keep:
+            self.samples.append(sample)
+
+    def merged(self) -> tuple[Figures, ...]:
+        return tuple(merged(list(one)) for one in zip(*self._figures, strict=True))
+
+
+def _badness(figures: Figures) -> float:
+    """Wrong before right, then how many numbers are wrong, then how far off they are."""
+    size = min(figures.max_abs, 1e30) * 1e-40 if figures.max_abs >= 0 else 0.0
+    return (0.0 if figures.ok else 1.0) + figures.mismatched + size

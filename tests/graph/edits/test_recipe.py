@@ -1,0 +1,225 @@
+"""Recipes: what they hold, what they refuse, and what is said of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime
+import pytest
+
+import torchport as tp
+from torchport.errors import InputError
+from torchport.graph.edits.recipe import apply, from_text, passed_over, read_steps
+from torchport.graph.edits.vocabulary import EDITS
+
+MODEL = """<ir_version: 9, opset_import: ["": 18, "devtech": 1]>
+g (float[batch,4] x) => (float[batch,4] y) <float[4] w = {1.0, 2.0, 3.0, 4.0}> {
+  [first] a = Relu(x)
+  [second] b = Mul(a, w)
+  [third] f = devtech.FooOp(b)
+  [last] y = Tanh(f)
+}
+"""
+# the first Mul also goes out, so that Mul and Add there cannot become one node
+TWO_PLACES = """<ir_version: 9, opset_import: ["": 18]>
+g (float[4] x, float[4] z) => (float[4] y, float[4] kept) {
+  kept = Mul(x, z)
+  s = Add(kept, z)
+  t = Mul(s, z)
+  y = Add(t, x)
+}
+"""
+FUSE = "(a, b, c) => (y) { t = Mul(a, b)  y = Add(t, c) }"
+
+
+@pytest.fixture
+def model() -> ir.Model:
+    return ir.from_onnx_text(MODEL)
+
+
+def run(model: ir.Model, **feeds: Any) -> Any:
+    session = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString())
+    return session.run(None, {k: np.asarray(v, np.float32) for k, v in feeds.items()})[0]
+
+
+def test_edits_are_applied_in_the_order_of_the_recipe(model: ir.Model) -> None:
+    recipe = [{"bypass": "devtech::FooOp"}, {"rename": {"x": "image"}}, {"insert": "Neg after image"}, "sort"]
+    done = tp.graph.edit(model, recipe)
+    assert [n.op_type for n in done.graph] == ["Neg", "Relu", "Mul", "Tanh"]
+    assert np.array_equal(run(done, image=[[-1, 0, 1, 2]]), np.tanh(np.float32([[1, 0, 0, 0]])))
+
+
+def test_a_recipe_is_read_from_yaml(model: ir.Model, tmp_path: Path) -> None:
+    path = tmp_path / "changes.yaml"
+    path.write_text("# what we ship\n- bypass: [devtech::FooOp, last]\n- set_dim: {batch: 2}\n- sort\n")
+    done = tp.graph.edit(model, path)
+    assert [n.op_type for n in done.graph] == ["Relu", "Mul"]
+    assert list(done.graph.inputs[0].shape or ()) == [2, 4]
+
+
+def test_a_domain_may_be_left_out_where_one_operator_has_that_name(model: ir.Model) -> None:
+    tp.graph.bypass(model, "FooOp")
+    assert [n.op_type for n in model.graph] == ["Relu", "Mul", "Tanh"]
+
+
+def test_a_domain_is_asked_for_where_two_operators_have_one_name(model: ir.Model) -> None:
+    model.graph.append(ir.Node("other", "FooOp", [model.graph.inputs[0]], name="another"))
+    model.graph.opset_imports["other"] = 1
+    with pytest.raises(InputError, match="several operators are called 'FooOp'") as raised:
+        tp.graph.bypass(model, "FooOp")
+    assert raised.value.next_step == "say which: devtech::FooOp, other::FooOp"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "shown"),
+    [
+        ("rename", "x=image", "rename: x=image"),
+        ("set-dim", "batch=2", "set-dim: batch=2"),
+        ("replace", "Relu by Elu", "replace: Relu by Elu"),
+        ("insert", "{node: Clip, after: a, inputs: [0.0]}", "insert: {node: Clip, after: a, inputs: [0.0]}"),
+        ("set-attribute", "Cast:to=float16", "set-attribute: Cast:to=float16"),
+        ("set-attribute", "Gemm:alpha=", "set-attribute: Gemm:alpha="),
+        ("preprocess", "scale: 255, normalize: imagenet", "preprocess: [{scale: 255}, {normalize: imagenet}]"),
+        ("set-weights", "w.npz", "set-weights: w.npz"),
+        ("set-opset", "18", "set-opset: 18"),
+        ("sort", None, "sort"),
+    ],
+)
+def test_a_step_is_shown_as_it_is_written(name: str, text: str | None, shown: str) -> None:
+    assert str(from_text(EDITS[name], text)) == shown
+
+
+def test_names_that_look_like_numbers_are_names() -> None:
+    model = ir.from_onnx_text('<ir_version: 9, opset_import: ["": 18]> g (float[2] x) => (float[2] y) { y = Relu(x) }')
+    tp.graph.edit(model, [{"rename": {"x": "492"}}])
+    tp.graph.edit(model, [{"rename": {492: 7}}])
+    assert model.graph.inputs[0].name == "7"
+
+
+def test_an_opset_may_be_text_or_number(model: ir.Model) -> None:
+    assert tp.graph.edit(model, [{"set-opset": "19"}]).opset_imports[""] == 19
+    assert tp.graph.edit(model, [{"set-opset": 20}]).opset_imports[""] == 20
+
+
+@pytest.mark.parametrize(
+    ("entry", "what", "next_step"),
+    [
+        ({"bypas": "x"}, "there is no edit 'bypas'", "did you mean bypass?"),
+        ({"bypass": None}, "the edit 'bypass' takes NODE, not 'None'", "Take a node out: what it gets goes on."),
+        ({"bypass": []}, "the edit 'bypass' takes NODE, not '[]'", "Take a node out: what it gets goes on."),
+        ({"bypass": [None]}, "'node' of the edit 'bypass' is a text, not 'None'", "give a text"),
+        ({"bypass": True}, "the edit 'bypass' takes NODE, not 'True'", "Take a node out: what it gets goes on."),
+        ({"rename": {}}, "the edit 'rename' takes OLD=NEW, not '{}'", "A tensor, node or dimension; enc.*=encoder.*"),
+        ({"rename": {"x": True}}, "'names' of the edit 'rename' is a mapping, not \"{'x': True}\"", "give a mapping"),
+        ({"sort": 3}, "the edit 'sort' takes no value, not '3'", "Put nodes after what they need."),
+        ({"set-shape": {"x": 5}}, "'shape' of the edit 'set-shape' is a list, not '5'", "give a list"),
+        ({"set-dtype": {"x": False}}, "'dtype' of the edit 'set-dtype' is a text, not 'False'", "write it in quotes"),
+        ({"set-opset": "new"}, "'target' of the edit 'set-opset' is a whole number, not 'new'", "give a whole number"),
+        ({"chain": {"second": 5, "connect": 1}}, "'connect' of the edit 'chain' is a mapping, not '1'", "give a"),
+        ({"replace": {"what": "Relu"}}, "the edit 'replace' does not fit: missing a required", "it takes what, by,"),
+        (
+            {"replace": {"what": "Relu", "by": "Elu", "inptus": 1}},
+            "the edit 'replace' does not fit: got an",
+            "it takes",
+        ),
+        ({"insert": {"node": "Neg", "after": "a", "inputs": 5}}, "'inputs' of the edit 'insert' is a list", "give"),
+        ({"outline": {"nodes": [1.5, None], "name": "f"}}, "'nodes' of the edit 'outline' is a text or a list", "give"),
+        ({"a": 1, "b": 2}, "entry 1 of the recipe is no edit", "write each as `- name: value`"),
+        (7, "entry 1 of the recipe is no edit: 7", "write each as `- name: value`"),
+    ],
+)
+def test_a_value_of_the_wrong_kind_is_refused_in_plain_words(
+    model: ir.Model, entry: Any, what: str, next_step: str
+) -> None:
+    with pytest.raises(InputError) as raised:
+        tp.graph.edit(model, [entry])
+    assert raised.value.what.startswith(what)
+    assert (raised.value.next_step or "").startswith(next_step)
+
+
+ODD: list[Any] = [
+    None,
+    True,
+    5,
+    2.5,
+    "",
+    "Relu",
+    [],
+    [1],
+    [None],
+    [[1]],
+    {},
+    {"x": None},
+    {"x": [1]},
+    {5: 6},
+    {None: 1},
+]
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_no_odd_value_ends_in_a_traceback(name: str) -> None:
+    """Every one is applied or refused as the user's mistake; other errors would fail this test."""
+    refused = 0
+    for value in ODD:
+        try:
+            tp.graph.edit(ir.from_onnx_text(MODEL), [{name: value}])
+        except tp.TorchportError as error:
+            refused += error.exit_code == 2
+    assert refused >= 10
+
+
+def test_the_lines_of_a_broken_recipe_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "broken.yaml"
+    path.write_text("- sort\n- bypass: ]\n")
+    with pytest.raises(InputError, match="no valid YAML") as raised:
+        read_steps(path)
+    assert str(raised.value.where).startswith(f"{path}, line 2")
+
+
+@pytest.mark.parametrize(("text", "what"), [("", "holds none"), ("a: 1", "holds none"), ("[]", "holds none")])
+def test_a_recipe_without_edits_is_refused(tmp_path: Path, text: str, what: str) -> None:
+    path = tmp_path / "empty.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError, match=what):
+        read_steps(path)
+
+
+def test_a_recipe_that_is_missing_binary_or_huge_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be read: No such file"):
+        read_steps(tmp_path / "missing.yaml")
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00\x81")
+    with pytest.raises(InputError, match="is no text"):
+        read_steps(tmp_path / "binary.yaml")
+    (tmp_path / "huge.yaml").write_text("- sort\n" * 200_000)
+    with pytest.raises(InputError, match="too large for a recipe"):
+        read_steps(tmp_path / "huge.yaml")
+
+
+@pytest.mark.parametrize(
+    ("edit", "kept"),
+    [
+        ({"rename": {"x": "image"}}, True),
+        ({"set-metadata": {"author": "me"}}, True),
+        ("sort", True),
+        ({"set-dim": {"batch": 2}}, False),
+        ({"bypass": "Relu"}, False),
+        ("deduplicate", True),  # it finds nothing to do
+    ],
+)
+def test_the_proof_is_dropped_when_more_than_names_changed(model: ir.Model, edit: Any, kept: bool) -> None:
+    model.metadata_props["torchport.proof"] = "{}"
+    done = tp.graph.edit(model, [edit])
+    assert ("torchport.proof" in done.metadata_props) is kept
+
+
+def test_a_pattern_says_which_places_it_passes_over() -> None:
+    model = ir.from_onnx_text(TWO_PLACES)
+    step = from_text(EDITS["replace"], f"{FUSE} by (a, b, c) => (y) {{ t = Mul(b, a)  y = Add(c, t) }}")
+    (reason,) = passed_over(model, step)
+    assert "'kept'" in reason
+    _, changed = apply(model, step)
+    assert changed == 1
+    assert passed_over(model, from_text(EDITS["bypass"], "Add")) == []

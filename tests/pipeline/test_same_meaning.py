@@ -1,0 +1,117 @@
+"""The proof behind `torchport edit --verify`."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+import torchport as tp
+from torchport.errors import InputError
+from torchport.pipeline.same_meaning import prove_same
+
+HEADER = '<ir_version: 9, opset_import: ["": 18]>'
+FREE = HEADER + " g (float[n,4] x) => (float[n,4] y) { a = Relu(x)  y = Tanh(a) }"
+FIXED = FREE.replace("[n,4]", "[3,4]")
+
+
+def model(text: str) -> ir.Model:
+    return ir.from_onnx_text(text)
+
+
+def test_a_model_agrees_with_itself_to_the_last_bit() -> None:
+    proof = prove_same(model(FREE), model(FREE))
+    assert proof.passed
+    assert len(proof.cases) == 8
+    assert all(case.max_abs == 0 for case in proof.cases)
+
+
+def test_names_and_names_of_dimensions_may_differ() -> None:
+    other = model(FREE)
+    tp.graph.rename(other, {"x": "image", "y": "scores", "n": "batch"})
+    assert prove_same(model(FREE), other).passed
+
+
+@pytest.mark.parametrize("change", [("Tanh", "Sigmoid"), ("Relu", "Elu"), ("Relu(x)", "Identity(x)")])
+def test_another_operator_is_found(change: tuple[str, str]) -> None:
+    proof = prove_same(model(FREE), model(FREE.replace(*change)))
+    assert not proof.passed
+    assert proof.failures
+
+
+def test_a_freed_batch_is_compared_row_by_row() -> None:
+    proof = prove_same(model(FIXED), model(FREE))
+    assert proof.passed
+    assert {case.sizes["n"] for case in proof.cases} == {1, 2, 3, 5}
+    assert any("other sizes were compared 3 rows at a time" in str(f) for f in proof.findings)
+
+
+def test_a_freed_batch_that_mixes_rows_is_found() -> None:
+    mixing = HEADER + " g (float[{n},4] x) => (float[{n},4] y) {{ y = Softmax<axis = 0>(x) }}"
+    proof = prove_same(model(mixing.format(n=1)), model(mixing.format(n="n")))
+    assert not proof.passed
+
+
+def test_two_freed_dimensions_are_compared_at_the_sizes_they_had() -> None:
+    text = (
+        HEADER + " g (float[{a},4] x, float[{b},4] z) => (float[{a},4] y, float[{b},4] w) {{ y = Relu(x) w = Neg(z) }}"
+    )
+    fixed, free = model(text.format(a=3, b=2)), model(text.format(a="n", b="m"))
+    assert prove_same(fixed, free).passed
+    with pytest.raises(InputError, match="n and m were fixed before, and both have other sizes now"):
+        prove_same(fixed, free, inputs={n: np.ones((5, 4), np.float32) for n in "xz"})
+
+
+def test_another_freed_axis_is_compared_at_the_size_it_had() -> None:
+    proof = prove_same(model(FREE.replace("n,4", "1,7")), model(FREE.replace("n,4", "n,m")))
+    assert proof.passed
+    assert {case.sizes["m"] for case in proof.cases if "m" in case.sizes} <= {7}
+    assert any("'m' was fixed to 7 before" in str(f) for f in proof.findings)
+    assert any("one row at a time" in str(f) for f in proof.findings)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        FREE.replace("float[n,4] x", "float16[n,4] x").replace("Relu(x)", "Cast<to = 1>(x)"),
+        FREE.replace("[n,4] x", "[n,4,1] x"),
+        FREE.replace("[n,4]", "[n,5]"),
+        FREE.replace("(float[n,4] x)", "(float[n,4] x, float[n,4] z)"),
+    ],
+    ids=["dtype", "rank", "size", "count"],
+)
+def test_inputs_that_changed_cannot_be_compared(other: str) -> None:
+    with pytest.raises(InputError, match="the edits changed the inputs: there is nothing to compare with") as raised:
+        prove_same(model(FREE), model(other))
+    assert "before: x: float32[n,4]; now: " in str(raised.value.where)
+
+
+def test_outputs_that_changed_cannot_be_compared() -> None:
+    with pytest.raises(InputError, match="the edits changed the outputs"):
+        prove_same(
+            model(FREE),
+            model(
+                FREE.replace("y = Tanh(a)", "y = Tanh(a)").replace(
+                    "=> (float[n,4] y)", "=> (float[n,4] y, float[n,4] a)"
+                )
+            ),
+        )
+
+
+def test_an_example_may_be_given_by_the_new_names() -> None:
+    proof = prove_same(model(FREE), model(FREE), inputs={"x": np.ones((5, 4), np.float32)})
+    assert proof.passed
+    assert proof.cases[0].sizes == {"n": 5}
+
+
+@pytest.mark.parametrize(("names", "what"), [(["z"], "has no input 'z'"), (["x", "z"], "has no input 'z'")])
+def test_an_example_of_another_name_is_refused(names: list[str], what: str) -> None:
+    with pytest.raises(InputError, match=what):
+        prove_same(model(FREE), model(FREE), inputs={name: np.ones((5, 4), np.float32) for name in names})
+
+
+def test_an_input_without_a_shape_wants_an_example() -> None:
+    shapeless = model(FREE)
+    shapeless.graph.inputs[0].shape = None
+    with pytest.raises(InputError, match="input 'x' has no shape to make an example from"):
+        prove_same(shapeless, shapeless)
