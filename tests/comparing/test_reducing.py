@@ -13,9 +13,10 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from torchport.comparing.checks import Command, Crash, Numbers, load_arrays, save_arrays
+from torchport.comparing.checks import Command, Crash, Numbers, load_arrays
 from torchport.comparing.recorded import Recorded
 from torchport.comparing.reducing import Reduced, reduce
+from torchport.comparing.samples import save_arrays
 from torchport.engines.base import open_session
 from torchport.errors import EngineError, InputError, OptionError
 

@@ -318,11 +318,12 @@ def test_weights_come_from_every_kind_of_file(folder: Path, kind: str) -> None:
     from safetensors.numpy import save_file
 
     bias = np.arange(5, dtype=np.float32)
+    arrays: dict[str, Any] = {"fc.bias": bias}
     path = f"weights.{kind}"
     if kind == "npz":
-        np.savez(path, **{"fc.bias": bias})
+        np.savez(path, **arrays)
     elif kind == "safetensors":
-        save_file({"fc.bias": bias}, path)
+        save_file(arrays, path)
     else:
         state = {"fc.bias": torch.from_numpy(bias)}
         torch.save(state if kind == "pt" else {"state_dict": state}, path)
@@ -332,7 +333,8 @@ def test_weights_come_from_every_kind_of_file(folder: Path, kind: str) -> None:
 
 
 def test_weights_may_have_other_names_in_their_file(folder: Path) -> None:
-    np.savez("w.npz", **{"model.fc.bias": np.ones(5, np.float32)})
+    arrays: dict[str, Any] = {"model.fc.bias": np.ones(5, np.float32)}
+    np.savez("w.npz", **arrays)
     value = "{source: w.npz, names: {'model.*': '*'}}"
     assert edit("net.onnx", "--set-weights", value, "-q", "-o", "out.onnx").exit_code == 0
     assert weights("out.onnx")["fc.bias"].tolist() == [1, 1, 1, 1, 1]
@@ -374,7 +376,7 @@ def test_a_place_that_a_pattern_may_not_take_is_told_of(folder: Path) -> None:
 def test_edits_reach_into_branches_and_other_domains(folder: Path) -> None:
     args = ("--bypass", "FooOp", "--replace", "{what: Relu, by: LeakyRelu, attributes: {alpha: 0.5}}")
     assert edit("branching.onnx", *args, "--set-opset", "21", "-q", "-o", "out.onnx").exit_code == 0
-    x = np.float32([[4, -2, 0, 0]])
+    x = np.array([[4, -2, 0, 0]], np.float32)
     assert answers("out.onnx", x)[0].tolist() == [[4, -1, 0, 0]]
     assert answers("out.onnx", -x)[0].tolist() == [[4, -2, 0, 0]]
 

@@ -55,8 +55,10 @@ def command(file: str, output: str, as_json: bool, quiet: bool, all_parts: bool,
 
     \b
     torchport reduce model.onnx --against reference -i x=x.npy -o small.onnx
-    torchport reduce int8.onnx --against fp32.onnx --rtol 0.1 --atol 0.05 -i x.npz -o small.onnx
-    torchport reduce model.onnx --check 'python test.py {model} {inputs}' -i x.npz -o small.onnx
+    torchport reduce int8.onnx --against fp32.onnx --rtol 0.1 --atol 0.05 \\
+        -i x.npz -o small.onnx
+    torchport reduce model.onnx --check 'python test.py {model} {inputs}' \\
+        -i x.npz -o small.onnx
     torchport reduce model.onnx --crash -o small.onnx
     """
     _check_kind(options)

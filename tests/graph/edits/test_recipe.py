@@ -49,7 +49,7 @@ def test_edits_are_applied_in_the_order_of_the_recipe(model: ir.Model) -> None:
     recipe = [{"bypass": "devtech::FooOp"}, {"rename": {"x": "image"}}, {"insert": "Neg after image"}, "sort"]
     done = tp.graph.edit(model, recipe)
     assert [n.op_type for n in done.graph] == ["Neg", "Relu", "Mul", "Tanh"]
-    assert np.array_equal(run(done, image=[[-1, 0, 1, 2]]), np.tanh(np.float32([[1, 0, 0, 0]])))
+    assert np.array_equal(run(done, image=[[-1, 0, 1, 2]]), np.tanh(np.array([[1, 0, 0, 0]], np.float32)))
 
 
 def test_a_recipe_is_read_from_yaml(model: ir.Model, tmp_path: Path) -> None:
