@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 import torch
@@ -123,3 +124,16 @@ def test_a_missing_engine_lists_those_there(onnx_file: Path) -> None:
 def test_a_missing_file_is_said(tmp_path: Path) -> None:
     with pytest.raises(FileError):
         tp.session(tmp_path / "none.onnx")
+
+
+def test_a_loaded_model_runs_whose_small_weights_lie_in_a_data_file(tmp_path: Path) -> None:
+    text = """<ir_version: 8, opset_import: ["" : 18]>
+    g (float[2] x, bool c) => (float[2] y) <float[2] w = {1, 2}> {
+      a = Add(x, w)
+      y = If (c) <then_branch = t () => (float[2] u) <float[2] v = {3, 4}> { u = Mul(a, v) },
+                  else_branch = e () => (float[2] z) { z = Neg(a) }>
+    }"""
+    proto = onnx.parser.parse_model(text)
+    onnx.save(proto, tmp_path / "m.onnx", save_as_external_data=True, size_threshold=0, location="m.data")
+    session = tp.session(tp.graph.load(tmp_path / "m.onnx"))
+    assert session.run({"x": np.float32([1, 1]), "c": np.array(True)})["y"].tolist() == [6, 12]

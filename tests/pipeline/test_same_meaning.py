@@ -7,7 +7,7 @@ import onnx_ir as ir
 import pytest
 
 import torchport as tp
-from torchport.errors import InputError
+from torchport.errors import InputError, RandomModelError
 from torchport.pipeline.same_meaning import prove_same
 
 HEADER = '<ir_version: 9, opset_import: ["": 18]>'
@@ -115,3 +115,16 @@ def test_an_input_without_a_shape_wants_an_example() -> None:
     shapeless.graph.inputs[0].shape = None
     with pytest.raises(InputError, match="input 'x' has no shape to make an example from"):
         prove_same(shapeless, shapeless)
+
+
+def test_a_model_that_draws_numbers_is_called_random() -> None:
+    drawing = model(FREE.replace("y = Tanh(a)", "r = RandomNormalLike(a)  y = Add(a, r)"))
+    with pytest.raises(RandomModelError, match="answers differently each time"):
+        prove_same(drawing, drawing)
+
+
+@pytest.mark.parametrize("kind", ["string[n]", "seq(float[n])"])
+def test_an_input_that_no_example_can_be_made_of_is_named(kind: str) -> None:
+    odd = model(HEADER + f" g ({kind} x) => ({kind} y) {{ y = Identity(x) }}")
+    with pytest.raises(InputError, match=r"input 'x' is .*, of which no example can be made"):
+        prove_same(odd, odd)

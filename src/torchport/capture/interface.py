@@ -64,7 +64,8 @@ def _restore_inputs(model: ir.Model, tensors: Mapping[str, torch.Tensor]) -> Non
         by_name = dict(zip(tensors, list(inputs), strict=True))
     else:
         by_name = {str(v.name): v for v in inputs if v.name in tensors}
-    del inputs[:]
+    while inputs:
+        inputs.pop()  # not `del`: onnx-ir 1.1 then goes on to take the value for an input
     for name, tensor in tensors.items():
         value = by_name.get(name) or ir.Value(
             name=name,

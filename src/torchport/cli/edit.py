@@ -121,7 +121,7 @@ class _Verifying:
 
 def _run(file: str, output: str, steps: list[Any], say: Any, verifying: _Verifying | None) -> Any:
     from torchport.graph import files
-    from torchport.graph.edits.recipe import PROOF
+    from torchport.graph.edits.choosing import PROOF
 
     files.check_target(output)
     model, done = _apply(files.load(file), steps, say)

@@ -28,6 +28,9 @@ Kind = tuple[tuple[int, ...], str]  # shape and dtype
 Limits = Callable[[str], Tolerance]  # by dtype
 
 
+_MOVES = {"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Expand"}
+
+
 @dataclasses.dataclass(frozen=True)
 class Pair:
     """What a tensor was compared with, and how far apart they are.
@@ -73,7 +76,20 @@ class Pairing:
         # What agrees with something in another module is that, unless its own module has what it should be. A step
         # inside an operator is not: it may be what went into the operator, where a node forgot to change it.
         far = {n: p for n, p in self._far.items() if self._is_last(n) or not self._origins[n].operator}
-        return {**far, **self._known(), **differing}
+        found = {**far, **self._known()}
+        for name in self._moved({n for n, p in differing.items() if n in self._near and not p.glance.ok}):
+            found.pop(name, None)
+        return {**found, **differing}
+
+    def _moved(self, doubles: set[str]) -> set[str]:
+        """What is a neighbor's tensor reshaped: it agrees with the neighbor's, which says nothing for it."""
+        moved: set[str] = set()
+        for name, value in self._slices.values.items() if doubles else ():
+            node = _producer(value)
+            sources = {str(v.name) for v in node.inputs if v is not None}
+            if node.op_type in _MOVES and sources & (doubles | moved):
+                moved.add(name)
+        return moved
 
     def _known(self) -> dict[str, Pair]:
         """What agrees in its module, but for a step inside an operator that agrees with what another tensor is."""

@@ -12,7 +12,6 @@ _PRODUCT = {
     "unsafe_view",
     "matmul",
     "linear",
-    "t",
     "mv",
     "addmv",
     "dot",

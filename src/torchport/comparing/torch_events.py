@@ -45,13 +45,14 @@ def watched(root: torch.nn.Module | None, seen: Seen) -> Iterator[None]:
     """While active, `seen` is called with each tensor an operator gives, at the moment it is made.
 
     A tensor may be written to later: who wants to keep it must copy it. PyTorch's fused attention is off meanwhile: it
-    shows nothing of what is inside.
+    shows nothing of what is inside. So is compiling, which `torch.cond` would do around each call: what was compiled
+    while being watched would fail later, unwatched.
     """
     modules = _Modules(root)
     fused = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with modules.followed(), _Watch(modules, seen):
+        with torch.compiler.set_stance("force_eager"), modules.followed(), _Watch(modules, seen):
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fused)

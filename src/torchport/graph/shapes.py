@@ -242,6 +242,8 @@ def _slid(node: ir.Node, size: Size | None, axis: int, kernel: Any, rank: int) -
     if attribute(node, "auto_pad", "NOTSET").startswith("SAME"):
         return (size + (stride - 1)) // stride
     pads = attribute(node, "pads", [0] * 2 * rank) if attribute(node, "auto_pad", "NOTSET") == "NOTSET" else [0] * 99
+    if len(pads) < 2 * rank:
+        return None  # a fault that the linter names
     reach = attribute(node, "dilations", [1] * rank)[axis] * (kernel - 1) + 1
     rest = size + (pads[axis] + pads[axis + rank] - reach)
     if attribute(node, "ceil_mode", 0):

@@ -67,17 +67,28 @@ def _looked(
     budget: int,
 ) -> Region | None:
     reference = Layered(fresh, candidate.session.engine)
-    given = [to_numpy(t) for t in tree_leaves((args, dict(kwargs))) if isinstance(t, torch.Tensor)]
-    if len(given) != len(reference.session.inputs):
+    theirs = _as_inputs(reference, args, kwargs)
+    if theirs is None:
         return None
-    theirs = {i.name: a for i, a in zip(reference.session.inputs, given, strict=True)}
     wanted = [i.name for i in part.session.inputs]
     inner = [n for n in wanted if n not in feeds]
     ours = {**{n: feeds[n] for n in wanted if n in feeds}, **(candidate.run(feeds, inner) if inner else {})}
-    if not all(any(_same(a, g) for g in given) for a in ours.values()):
+    if not all(any(_same(a, g) for g in theirs.values()) for a in ours.values()):
         return None  # the error came in from outside
     against = OnnxReference(reference, part.model, theirs, limits)
     return look(part, against, ours, budget=budget, agree=[]).region
+
+
+def _as_inputs(reference: Layered, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Array] | None:
+    """What a module is called with, by the names of its export's inputs; None if it is not clear which is which."""
+    tensors = {n: to_numpy(t) for n, t in kwargs.items() if isinstance(t, torch.Tensor)}
+    rest = [to_numpy(t) for t in tree_leaves(args) if isinstance(t, torch.Tensor)]
+    infos = reference.session.inputs
+    free = [i.name for i in infos if i.name not in tensors]
+    if len(rest) != len(free) or len(infos) != len(rest) + len(tensors):
+        return None
+    found = {**tensors, **dict(zip(free, rest, strict=True))}
+    return found if all(found[i.name].dtype.name == i.dtype for i in infos) else None
 
 
 def _same(a: Array, b: Array) -> bool:

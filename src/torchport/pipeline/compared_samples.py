@@ -14,7 +14,7 @@ class Seen:
     def __init__(self, *, keep: bool) -> None:
         self._keep = keep
         self._figures: list[tuple[Figures, ...]] = []
-        self._badness = -math.inf
+        self._badness: tuple[bool, float, float] | None = None
         self.samples: list[Sample] = []
 
     @property
@@ -22,8 +22,8 @@ class Seen:
         return len(self._figures)
 
     def add(self, sample: Sample, figures: tuple[Figures, ...]) -> None:
-        badness = max((_badness(f) for f in figures), default=0.0)
-        if badness > self._badness:
+        badness = max((_badness(f) for f in figures), default=(False, 0.0, 0.0))
+        if self._badness is None or badness > self._badness:
             self._badness, self.worst, self.worst_figures = badness, sample, figures
         self._figures.append(figures)
         if self._keep:
@@ -33,7 +33,6 @@ class Seen:
         return tuple(merged(list(one)) for one in zip(*self._figures, strict=True))
 
 
-def _badness(figures: Figures) -> float:
-    """Wrong before right, then how many numbers are wrong, then how far off they are."""
-    size = min(figures.max_abs, 1e30) * 1e-40 if figures.max_abs >= 0 else 0.0
-    return (0.0 if figures.ok else 1.0) + figures.mismatched + size
+def _badness(figures: Figures) -> tuple[bool, float, float]:
+    """Wrong before right, then how many numbers are wrong, then how far off they are; as in `merged`."""
+    return not figures.ok, figures.mismatched, math.inf if math.isnan(figures.max_abs) else figures.max_abs

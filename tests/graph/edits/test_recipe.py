@@ -223,3 +223,33 @@ def test_a_pattern_says_which_places_it_passes_over() -> None:
     _, changed = apply(model, step)
     assert changed == 1
     assert passed_over(model, from_text(EDITS["bypass"], "Add")) == []
+
+
+def test_a_constant_made_of_an_input_can_be_folded() -> None:
+    text = """<ir_version: 9, opset_import: ["": 18]>
+    g (float[2] x, float[2] a, float[2] b) => (float[2] y) { c = Add(a, b)  y = Mul(x, c) }"""
+    model = tp.graph.edit(ir.from_onnx_text(text), [{"to-constant": {"a": 1.0, "b": [2, 3]}}, "fold"])
+    assert [n.op_type for n in model.graph] == ["Mul"]
+    assert run(model, x=[1, 10]).tolist() == [3, 40]
+
+
+def test_a_node_without_a_name_is_called_by_what_it_makes() -> None:
+    header = '<ir_version: 9, opset_import: ["": 18]>'
+    model = ir.from_onnx_text(header + " g (float[2] x) => (float[2] y) { a = Relu(x)  b = Neg(a)  y = Tanh(b) }")
+    for node in model.graph:
+        node.name = ""
+    tp.graph.edit(model, [{"bypass": "b"}])
+    assert [n.op_type for n in model.graph] == ["Relu", "Tanh"]
+    with pytest.raises(InputError, match="no node is named"):
+        tp.graph.bypass(model, "")
+
+
+def test_the_step_that_is_refused_is_named(model: ir.Model) -> None:
+    with pytest.raises(InputError, match="there is no node or operator 'Rleu'") as raised:
+        tp.graph.edit(model, [{"bypass": "FooOp"}, {"bypass": "Rleu"}])
+    assert raised.value.where == "in the edit bypass: Rleu"
+
+
+def test_an_input_that_is_no_number_is_refused(model: ir.Model) -> None:
+    with pytest.raises(InputError, match=r"\{'a': 1\} is no tensor of numbers"):
+        tp.graph.edit(model, [{"insert": {"node": "Clip", "after": "a", "inputs": [{"a": 1}]}}])

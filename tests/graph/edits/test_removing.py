@@ -13,6 +13,7 @@ import pytest
 
 from torchport.errors import InputError
 from torchport.graph import lint
+from torchport.graph.edits.naming import rename
 from torchport.graph.edits.removing import bypass, remove
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3) - 2
@@ -213,3 +214,12 @@ def test_a_node_goes_with_those_of_the_same_operator_in_its_branches() -> None:
     )
     assert remove(given, "If") == 1
     assert answers(given, c=np.array(True), x=np.ones(3, np.float32))[0].tolist() == [1, 1, 1]
+
+
+def test_a_changed_model_no_longer_says_that_it_was_proven() -> None:
+    changed = model("g (float[2] x) => (float[2] y) { a = Relu(x)  y = Neg(a) }")
+    changed.metadata_props["torchport.proof"] = "{}"
+    rename(changed, {"a": "b"})
+    assert "torchport.proof" in changed.metadata_props
+    bypass(changed, "Relu")
+    assert "torchport.proof" not in changed.metadata_props

@@ -11,7 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from torchport.errors import InputError
-from torchport.graph.edits.choosing import chosen_nodes, where
+from torchport.graph.edits.choosing import chosen_nodes, unproves, where
 from torchport.graph.edits.dtypes import dtype_named
 from torchport.graph.edits.following import infer_again
 from torchport.graph.edits.trying import Undo, attempt
@@ -32,6 +32,7 @@ _OF_ONE = {Kind.INTS: Kind.INT, Kind.FLOATS: Kind.FLOAT, Kind.STRINGS: Kind.STRI
 _DTYPES = ("to", "dtype", "output_dtype")  # attributes that are an integer for a dtype, which has a name
 
 
+@unproves
 def set_attribute(model: ir.Model, node: str, name: str, value: Any) -> int:
     """Set an attribute of nodes, or take it away, so that the operator's default holds.
 

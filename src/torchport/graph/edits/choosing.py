@@ -4,11 +4,32 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
+from typing import ParamSpec
 
 import onnx_ir as ir
 
 from torchport.errors import InputError
+
+PROOF = "torchport.proof"  # the entry of the metadata that tells what was proven
+
+
+P = ParamSpec("P")
+
+
+def unproves(edit: Callable[P, int]) -> Callable[P, int]:
+    """An edit after which the model may answer otherwise: what was proven was proven of another model."""
+
+    @functools.wraps(edit)
+    def wrapped(*args: P.args, **named: P.kwargs) -> int:
+        changed = edit(*args, **named)
+        model = named.get("model", args[0] if args else None)
+        if changed and isinstance(model, ir.Model):
+            model.metadata_props.pop(PROOF, None)
+        return changed
+
+    return wrapped
 
 
 def every_node(model: ir.Model) -> Iterator[ir.Node]:
@@ -21,16 +42,19 @@ def every_node(model: ir.Model) -> Iterator[ir.Node]:
 def chosen_nodes(model: ir.Model, text: str) -> list[ir.Node]:
     """The nodes that a user means: a node's name, an operator (``Relu``, ``devtech::FooOp``), or names with ``*``.
 
-    The domain of an operator may be left out where only one has an operator of that name.
+    The domain of an operator may be left out where only one has an operator of that name. A node without a name is
+    called by a value it makes.
 
     Raises:
         InputError: there is none.
     """
+    if not text:
+        raise InputError("no node is named", next_step="give a node's name, an operator, or names with *")
     nodes = list(every_node(model))
     found = [n for n in nodes if n.name == text] or [n for n in nodes if _is_operator(n, text)]
     if not found and "*" in text:
         found = [n for n in nodes if fnmatch.fnmatchcase(n.name or "", text)]
-    found = found or _without_domain(nodes, text)
+    found = found or _without_domain(nodes, text) or [n for n in nodes if any(v.name == text for v in n.outputs)]
     if not found:
         known = {n.name or "" for n in nodes} | {_operator(n) for n in nodes}
         close = difflib.get_close_matches(text, sorted(known), n=3, cutoff=0.5)

@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 
 from torchport.errors import InputError
-from torchport.graph.edits.choosing import where
+from torchport.graph.edits.choosing import unproves, where
 from torchport.graph.edits.following import infer_again
 from torchport.graph.edits.given_arrays import tensor_for
 from torchport.graph.edits.naming import ANNOTATION, change_dims, each_value, unknown
@@ -21,6 +21,7 @@ from torchport.graph.shapes import values_of, without_weights
 # --- a weight becomes an input ----------------------------------------------------------------------------------------
 
 
+@unproves
 def to_input(model: ir.Model, name: str) -> int:
     """Make a weight, or what a Constant node gives, an input of the model. Its numbers are dropped, unread.
 
@@ -91,6 +92,7 @@ def _not_outside(model: ir.Model, name: str) -> InputError:
 # --- an input becomes a weight ----------------------------------------------------------------------------------------
 
 
+@unproves
 def to_constant(model: ir.Model, name: str, value: Any) -> int:
     """Make an input of the model a weight. A dynamic dimension whose size that settles gets it everywhere.
 
@@ -143,7 +145,7 @@ def _sizes(given: ir.Value, tensor: ir.TensorProtocol) -> dict[str, int]:
 def _settle(model: ir.Model, given: ir.Value, tensor: ir.TensorProtocol, sizes: Mapping[str, int]) -> Undo:
     shapes = [(v, v.shape) for v in each_value(model)]
     place, default, version = list(model.graph.inputs).index(given), given.const_value, model.ir_version
-    del model.graph.inputs[place]
+    model.graph.inputs.pop(place)  # del would leave it marked as an input
     given.const_value, given.shape = tensor, ir.Shape(tensor.shape.numpy())
     model.graph.register_initializer(given)
     model.ir_version = max(version, 4)  # before, weights had to be inputs

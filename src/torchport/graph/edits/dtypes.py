@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from torchport.errors import InputError
+from torchport.graph.edits.choosing import unproves
 from torchport.graph.edits.naming import unknown
 from torchport.graph.opset_rules.schemas import allowed_types, schema_at, type_name
 from torchport.graph.shapes import values_of
@@ -20,6 +21,7 @@ _OURS = "set_dtype"
 _FIRST_CAST = 13  # the opset for a model that imports none: the first whose Cast knows bfloat16
 
 
+@unproves
 def set_dtype(model: ir.Model, name: str, dtype: str) -> int:
     """Change the dtype of an input or output, with a Cast inside, so that all else stays as it was.
 

@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from torchport.errors import InputError
 from torchport.graph.edits import nodes_text
-from torchport.graph.edits.choosing import chosen_nodes, every_node, where
+from torchport.graph.edits.choosing import chosen_nodes, every_node, unproves, where
 from torchport.graph.edits.following import follow
 from torchport.graph.edits.grafting.adopting import adopted
 from torchport.graph.edits.grafting.graft import Graft
@@ -24,6 +24,7 @@ from torchport.graph.edits.trying import new_errors
 from torchport.graph.opset_rules.inference import infer_missing
 
 
+@unproves
 def insert(
     model: ir.Model,
     node: str | os.PathLike[str] | ir.Model,

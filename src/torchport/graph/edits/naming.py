@@ -10,13 +10,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import onnx_ir as ir
 
 from torchport.errors import InputError
-from torchport.graph.edits.choosing import every_node
+from torchport.graph.edits.choosing import PROOF, every_node
 from torchport.graph.shapes import values_of
 from torchport.graph.values import subgraphs
 from torchport.graph.weights import bodies
 
 ANNOTATION = "quant_parameter_tensor_names"  # where onnx-ir keeps the tensors a quantization annotation names
-_PROOF = "torchport.proof"
 _IDENTIFIER = re.compile(r"[^\W\d][\w.]*")
 _CALLED = re.compile(r"\s*\(")
 
@@ -253,12 +252,12 @@ def change_dims(value: ir.Value, change: Callable[[str], str | int]) -> bool:
 def _rename_in_proof(model: ir.Model, plan: _Plan) -> None:
     """The proof in the metadata says which sizes were tried, by dimension."""
     try:
-        proof = json.loads(model.metadata_props.get(_PROOF, "{}"))
+        proof = json.loads(model.metadata_props.get(PROOF, "{}"))
     except ValueError:
         return  # somebody else's text
     if isinstance(proof, dict) and isinstance(proof.get("sizes"), dict):
         proof["sizes"] = {plan.get(name, name): sizes for name, sizes in proof["sizes"].items()}
-        model.metadata_props[_PROOF] = json.dumps(proof, sort_keys=True)
+        model.metadata_props[PROOF] = json.dumps(proof, sort_keys=True)
 
 
 _NAMES: dict[str, Callable[[ir.Model], set[str]]] = {"tensor": _tensor_names, "node": _node_names, "dim": dim_names}

@@ -215,10 +215,14 @@ def tensor_of(value: Any, dtype: ir.DataType | None = None) -> ir.TensorProtocol
     """A tensor of numbers, lists or an array; Python's floats are float32 unless a dtype is given."""
     if isinstance(value, ir.TensorProtocol):
         return value
-    array = np.asarray(value)
-    if dtype is not None:
-        array = array.astype(dtype.numpy())
-    elif array.dtype == np.float64 and not isinstance(value, np.ndarray | np.generic):
+    try:
+        array = np.asarray(value)
+        array = array if dtype is None else array.astype(dtype.numpy())
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"{str(value)[:60]} is no tensor of numbers", next_step="give numbers, or lists of one length"
+        ) from error
+    if dtype is None and array.dtype == np.float64 and not isinstance(value, np.ndarray | np.generic):
         array = array.astype(np.float32)
     return ir.tensor(array)
 

@@ -15,12 +15,14 @@ import numpy as np
 import onnx_ir as ir
 
 from torchport.errors import InputError
+from torchport.graph.edits.choosing import unproves
 from torchport.graph.edits.given_arrays import Array, reading, same_dtype
 from torchport.graph.edits.naming import expanded
 from torchport.graph.weights import bodies
 from torchport.tensors import is_torch, numpy_dtype, to_numpy
 
 
+@unproves
 def set_weights(
     model: ir.Model, source: str | os.PathLike[str] | Mapping[str, Any], *, names: Mapping[str, str] | None = None
 ) -> int:

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from torchport.errors import InputError
 from torchport.graph.edits.boxes import read_options
+from torchport.graph.edits.choosing import unproves
 from torchport.graph.edits.input_steps import backwards, before, check_fits, dtype_before, narrowed, side_names
 from torchport.graph.edits.output_steps import Result, Step, behind
 from torchport.graph.edits.step_kinds import ARITHMETIC, chosen, layout_of
@@ -22,6 +23,7 @@ _BEFORE = ("cast", *ARITHMETIC, "normalize", "resize", "letterbox", "crop", "pad
 _AFTER = ("softmax", "sigmoid", "argmax", "topk", "nms", "cast", *ARITHMETIC, "transpose")
 
 
+@unproves
 def preprocess(
     model: ir.Model,
     steps: Sequence[Any],
@@ -77,6 +79,7 @@ def preprocess(
     return len(b.nodes)
 
 
+@unproves
 def postprocess(model: ir.Model, steps: Sequence[Any], *, output: str | None = None) -> int:
     """Put steps behind an output; the result has the output's name.
 

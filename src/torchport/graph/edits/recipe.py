@@ -21,10 +21,10 @@ from typing import Any
 import onnx_ir as ir
 
 from torchport.errors import InputError, TorchportError
+from torchport.graph.edits.choosing import PROOF
 from torchport.graph.edits.fitting import fitted
 from torchport.graph.edits.vocabulary import EDITS, Edit
 
-PROOF = "torchport.proof"  # the entry of a model's metadata; what was proven was proven of the model before an edit
 Value = Any  # what YAML has: text, numbers, lists, mappings
 _MOST_BYTES = 1 << 20  # of a recipe
 
@@ -50,13 +50,19 @@ def edit(model: ir.Model, recipe: str | os.PathLike[str] | Sequence[Any]) -> ir.
     Returns:
         The changed model: the same one, unless an edit makes a new one (``set-opset``, ``chain``, ``merge``).
 
+    Raises:
+        TorchportError: an edit is refused, which it names; those before it have been made.
+
     Example:
         >>> model = tp.graph.load("model.onnx")
         >>> model = tp.graph.edit(model, [{"bypass": "devtech::FooOp"}, {"rename": {"x": "image"}}, "sort"])
     """
     moved = False
     for step in read_steps(recipe):
-        model, changed = apply(model, step)
+        try:
+            model, changed = apply(model, step)
+        except TorchportError as error:
+            raise told(error, step) from error
         moved |= changed > 0 and not step.edit.same
     if moved:
         model.metadata_props.pop(PROOF, None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from torchport.errors import InputError
-from torchport.graph.edits.choosing import chosen_nodes, forget_unused_domains, where
+from torchport.graph.edits.choosing import chosen_nodes, forget_unused_domains, unproves, where
 from torchport.graph.edits.dtypes import plain
 from torchport.graph.edits.following import infer_again
 from torchport.graph.edits.tidying import drop_functions, drop_weights, take_out
@@ -14,6 +14,7 @@ from torchport.graph.values import subgraphs, used_by
 from torchport.graph.weights import bodies
 
 
+@unproves
 def bypass(model: ir.Model, node: str) -> int:
     """Take nodes out, by connecting what they get to whoever used what they give.
 
@@ -121,6 +122,7 @@ def _keep_output(graph: ir.Graph | ir.Function, node: ir.Node, before: ir.Value,
     return before
 
 
+@unproves
 def remove(model: ir.Model, node: str) -> int:
     """Take nodes out, with what only they needed: nodes, weights and functions.
 

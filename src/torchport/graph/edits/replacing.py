@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from torchport.errors import InputError
 from torchport.graph.edits import nodes_text
-from torchport.graph.edits.choosing import where
+from torchport.graph.edits.choosing import unproves, where
 from torchport.graph.edits.grafting.adopting import adopted
 from torchport.graph.edits.grafting.graft import Graft, is_used
 from torchport.graph.edits.grafting.into_model import Grafting
@@ -24,6 +24,7 @@ from torchport.graph.opset_rules.inference import infer_missing
 By = str | os.PathLike[str] | ir.Model | Callable[..., Any]
 
 
+@unproves
 def replace(
     model: ir.Model,
     what: str | Callable[..., Any],

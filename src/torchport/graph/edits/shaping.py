@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from torchport.errors import InputError
+from torchport.graph.edits.choosing import unproves
 from torchport.graph.edits.freeing.dimension import free
 from torchport.graph.edits.naming import each_value
 from torchport.graph.edits.sizes import checked, names_in, replace_dim
@@ -17,6 +18,7 @@ from torchport.graph.shapes import Shapes
 Dim = int | str | None
 
 
+@unproves
 def set_dim(model: ir.Model, which: str, to: int | str) -> int:
     """Fix a dimension, or make one dynamic and let everything follow.
 

@@ -1,0 +1,211 @@
+"""The tensors of an ONNX model beside those of the running PyTorch model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+import torch
+from torch import nn
+
+import torchport as tp
+from torchport.comparing.comparison import Comparison
+from torchport.comparing.torch_events import Event, watched
+
+
+class Attention(nn.Module):
+    """Three views of one shape, a padding mask, a norm; one layer called twice; an operation in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.norm = nn.LayerNorm(8)
+        self.twice = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        y, _ = self.mix(x, x, x, key_padding_mask=mask)
+        y = self.norm(x + y)
+        y = torch.tanh(self.twice(y)).add_(y)
+        return self.twice(y)
+
+
+class Branches(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = (nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.a(x)
+        z = torch.cond(y.sum() > 0, lambda t: self.b(t) * 2, lambda t: self.b(t) - 1, (y,))
+        return self.c(z)
+
+
+class Scattered(nn.Module):
+    """A tensor that PyTorch writes in place, and so never shows whole, goes into a module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x * 0.5
+        y[:, 0] = 0.3
+        return self.last(y)
+
+
+Made = tuple[nn.Module, dict[str, torch.Tensor], ir.Model]
+
+
+def _made(net: type[nn.Module], inputs: dict[str, torch.Tensor]) -> Made:
+    torch.manual_seed(1)
+    model = net().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)  # biases of zero hide what happens to them
+    return model, inputs, tp.export(model, kwargs=inputs).model
+
+
+@pytest.fixture(scope="module")
+def attention() -> Made:
+    torch.manual_seed(0)
+    mask = torch.tensor([[False, False, False, True], [False, False, False, False]])
+    return _made(Attention, {"x": torch.randn(2, 4, 8), "mask": mask})
+
+
+@pytest.fixture(scope="module")
+def branches() -> Made:
+    torch.manual_seed(0)
+    return _made(Branches, {"x": torch.randn(3, 4)})
+
+
+@pytest.fixture(scope="module")
+def scattered() -> Made:
+    torch.manual_seed(0)
+    return _made(Scattered, {"x": torch.randn(3, 4)})
+
+
+def _compared(made: Made, model: ir.Model | None = None, **options: Any) -> Comparison:
+    found = tp.compare(made[0], made[2] if model is None else model, made[1], layers=True, **options)
+    assert isinstance(found, Comparison)
+    return found
+
+
+def _node(model: ir.Model, fits: Callable[[ir.Node], bool]) -> ir.Node:
+    return next(n for n in model.graph if fits(n))
+
+
+def _scaled(model: ir.Model, node: ir.Node, place: int) -> None:
+    """This node's weight half as large again, the others that share it keep theirs."""
+    old = node.inputs[place]
+    assert old is not None
+    assert old.const_value is not None
+    tensor = ir.tensor(old.const_value.numpy() * 1.5, name=f"{old.name}_wrong")
+    new = ir.Value(name=f"{old.name}_wrong", type=old.type, shape=old.shape, const_value=tensor)
+    model.graph.initializers.add(new)
+    node.replace_input_with(place, new)
+
+
+@pytest.mark.parametrize("name", ["attention", "branches", "scattered"])
+def test_an_untouched_model_diverges_nowhere(name: str, request: pytest.FixtureRequest) -> None:
+    found = _compared(request.getfixturevalue(name), isolate=True)
+    assert found.agrees
+    assert found.first_divergence is None
+    assert {x.state for x in found.layers} <= {"agrees", "no partner"}
+    assert max(x.isolated.relative for x in found.layers if x.isolated) < 1e-5
+
+
+def test_most_tensors_have_a_partner_of_their_own_module(attention: Made) -> None:
+    layers = _compared(attention).layers
+    paired = [x for x in layers if x.partner]
+    assert len(paired) >= 0.8 * len(layers)
+    assert {x.origin.module for x in paired} >= {"mix", "norm", "twice"}
+
+
+@pytest.mark.parametrize("call", [0, 1])
+def test_a_wrong_weight_of_a_module_called_twice_is_found_in_the_right_call(attention: Made, call: int) -> None:
+    model = attention[2].clone()
+    nodes = [n for n in model.graph if n.metadata_props.get("torchport.module") == "twice" and n.op_type == "MatMul"]
+    node = nodes[call]
+    _scaled(model, node, 1)
+    first = _compared(attention, model).first_divergence
+    assert first is not None
+    assert first.suspects == (node.name,)
+    assert first.origin.module == "twice"
+    assert "test_against_torch.py" in first.origin.source
+
+
+def test_a_node_that_reads_its_neighbors_input_is_found_though_what_it_gives_is_elsewhere_right(
+    attention: Made,
+) -> None:
+    model = attention[2].clone()
+    views = [n for n in model.graph if n.op_type == "Reshape" and "mix" in n.metadata_props["torchport.module"]]
+    shapes = {n.name: n.outputs[0].shape for n in views}
+    node, other = next((a, b) for a in views for b in views if a is not b and shapes[a.name] == shapes[b.name])
+    node.replace_input_with(0, other.inputs[0])
+    model.graph.sort()
+    first = _compared(attention, model).first_divergence
+    assert first is not None
+    assert first.suspects == (node.name,)
+
+
+def test_an_error_in_front_of_a_module_is_not_blamed_on_the_module(scattered: Made) -> None:
+    model = scattered[2].clone()
+    node = _node(model, lambda n: n.op_type.startswith("Scatter"))
+    updates = [i for i, v in enumerate(node.inputs) if v is not None and v.is_initializer() and v.dtype is not None]
+    _scaled(model, node, next(i for i in updates if node.inputs[i].dtype.is_floating_point()))  # type: ignore[union-attr]
+    first = _compared(scattered, model).first_divergence
+    assert first is not None
+    assert node.name in first.suspects
+    assert first.node == node.name
+
+
+@pytest.mark.parametrize("budget", [600])
+def test_a_small_budget_finds_the_same(attention: Made, budget: int) -> None:
+    model = attention[2].clone()
+    _scaled(model, _node(model, lambda n: n.op_type == "LayerNormalization"), 1)
+    small, large = (_compared(attention, model, isolate=True, budget=b) for b in (budget, 1 << 30))
+    assert small.first_divergence == large.first_divergence
+    assert small.layers == large.layers
+    assert sum(x.state == "carried" for x in large.layers) >= 4
+
+
+def test_a_wrong_layer_beside_a_branch_is_found_again_and_again(branches: Made) -> None:
+    model = branches[2].clone()
+    node = list(model.graph)[-1]
+    _scaled(model, node, 1)
+    for _ in range(2):  # what PyTorch compiles while it is watched must not be there the second time
+        first = _compared(branches, model).first_divergence
+        assert first is not None
+        assert first.suspects == (node.name,)
+
+
+def test_torch_cond_is_seen_as_one_operator(branches: Made) -> None:
+    seen: list[Event] = []
+    with torch.no_grad(), watched(branches[0], lambda event, tensor: seen.append(event)):
+        branches[0](**branches[1])
+    assert [e.operator for e in seen].count("cond") == 1
+    assert {"a", "c"} <= {e.module for e in seen}
+
+
+def test_a_file_of_torchs_own_exporter_with_weights_beside_it_is_compared(tmp_path: Path, attention: Made) -> None:
+    model, inputs, exported = attention
+    path = tmp_path / "beside.onnx"
+    ir.save(exported, path, external_data="beside.data", size_threshold_bytes=64)
+    found = tp.compare(model, path, inputs, layers=True)
+    assert isinstance(found, Comparison)
+    assert found.agrees
+    assert found.outputs[0].max_abs < 1e-5
+
+
+def test_the_model_is_left_as_it_was(attention: Made) -> None:
+    model = attention[0]
+    model.train()
+    before = {n: p.detach().clone() for n, p in model.named_parameters()}
+    _compared(attention)
+    assert model.training
+    assert all(np.array_equal(before[n].numpy(), p.detach().numpy()) for n, p in model.named_parameters())
+    model.eval()

@@ -1,0 +1,98 @@
+"""Where an error is born, told from what agrees."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+import pytest
+from onnx import TensorProto, helper
+
+from torchport.comparing.divergence import Spread
+
+
+def _graph(*lines: str) -> ir.Graph:
+    """Nodes as ``y = Op(a, b)``; the inputs are ``x`` and ``z``, the last node's output is the graph's."""
+    nodes = []
+    for line in lines:
+        out, rest = line.split(" = ")
+        op, inputs = rest.rstrip(")").split("(")
+        nodes.append(helper.make_node(op, inputs.split(", "), [out], name=f"n_{out}"))
+    infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [2]) for n in ("x", "z")]
+    last = helper.make_tensor_value_info(nodes[-1].output[0], TensorProto.FLOAT, [2])
+    graph = helper.make_graph(nodes, "g", infos, [last])
+    return ir.from_proto(helper.make_model(graph)).graph
+
+
+CHAIN = ("a = Neg(x)", "b = Exp(a)", "c = Neg(b)", "d = Neg(c)")
+
+
+def _spread(
+    graph: ir.Graph, good: str, bad: str, *, end: str = "d", sure: str | None = None, certain: str | None = None
+) -> Spread:
+    return Spread(
+        graph,
+        good.split(),
+        [*bad.split(), end],
+        ends={end},
+        sure=(good if sure is None else sure).split(),
+        certain=[*(bad if certain is None else certain).split(), end],
+    )
+
+
+def _names(nodes: object) -> list[str]:
+    return [str(n.name) for n in nodes]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("good", "bad", "born"), [("a", "b c", "n_b"), ("", "a b c", "n_a"), ("a b c", "", "n_d")])
+def test_an_error_is_born_where_the_input_agrees_and_the_output_does_not(good: str, bad: str, born: str) -> None:
+    spread = _spread(_graph(*CHAIN), good, bad)
+    region = spread.first()
+    assert region is not None
+    assert _names(region.nodes) == [born] == _names(spread.born())
+
+
+def test_nodes_between_what_agrees_and_what_differs_are_all_suspects() -> None:
+    region = _spread(_graph(*CHAIN), "a", "d").first()
+    assert region is not None
+    assert _names(region.nodes) == ["n_b", "n_c", "n_d"]
+    assert region.end.name == "d"
+
+
+def test_a_tensor_without_a_partner_is_innocent_if_what_is_made_of_it_agrees() -> None:
+    region = _spread(_graph(*CHAIN), "c", "d").first()
+    assert region is not None
+    assert _names(region.nodes) == ["n_d"]
+
+
+def test_an_uncertain_difference_before_something_that_agrees_is_no_birth() -> None:
+    graph = _graph(*CHAIN)
+    doubtful = _spread(graph, "a c", "b", certain="")
+    assert _names(doubtful.born()) == ["n_d"]
+
+
+def test_a_certain_difference_that_a_relu_hides_is_not_blamed_if_the_outputs_come_from_what_agrees() -> None:
+    graph = _graph("a = Neg(x)", "b = Relu(a)", "d = Neg(b)")
+    spread = _spread(graph, "b", "a")
+    assert _names(spread.born()) == ["n_d"]
+
+
+def test_two_faults_are_two_births_and_the_first_is_named() -> None:
+    graph = _graph("a = Neg(x)", "b = Neg(z)", "d = Add(a, b)")
+    spread = _spread(graph, "", "a b")
+    region = spread.first()
+    assert _names(spread.born()) == ["n_a", "n_b"]
+    assert region is not None
+    assert _names(region.nodes) == ["n_a"]
+
+
+def test_an_error_on_one_branch_leaves_the_other_alone() -> None:
+    graph = _graph("a = Neg(x)", "b = Exp(a)", "c = Neg(a)", "d = Add(b, c)")
+    spread = _spread(graph, "a c", "b")
+    assert {str(v.name) for v in spread.off} == {"b", "d"}
+    assert _names(spread.born()) == ["n_b"]
+
+
+def test_nothing_wrong_is_no_divergence() -> None:
+    spread = Spread(_graph(*CHAIN), list("abcd"), [], ends=set(), sure=list("abcd"), certain=[])
+    assert spread.first() is None
+    assert not spread.born()
+    assert not spread.off

@@ -1,0 +1,88 @@
+"""A model's tensors in slices."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import torchport as tp
+from torchport.comparing.layered import Layered, Slices, faults_of
+from torchport.errors import EngineError, InputError
+
+FEEDS = {"x": np.linspace(-1, 1, 2 * 3 * 8 * 8, dtype=np.float32).reshape(2, 3, 8, 8)}
+
+
+@pytest.fixture(scope="module")
+def layered(onnx_file: Path) -> Layered:
+    return Layered(onnx_file, "onnxruntime")
+
+
+def _bytes(layered: Layered, names: list[str]) -> int:
+    return sum(a.nbytes for a in layered.run(FEEDS, names).values())
+
+
+def test_every_tensor_of_the_main_graph_is_there_in_order_of_execution(layered: Layered) -> None:
+    made = [str(v.name) for n in layered.model.graph if n.op_type != "Constant" for v in n.outputs]
+    assert list(layered.values) == made
+    assert set(layered.outputs) == {"logits", "pooled"}
+    assert set(layered.outputs) <= set(made)
+
+
+def test_slices_fit_into_the_budget_and_lose_nothing(layered: Layered) -> None:
+    budget = 5000
+    pieces = layered.slices(FEEDS, budget, list(layered.values))
+    assert [n for piece in pieces for n in piece] == list(layered.values)
+    assert len(pieces) > 1
+    for piece in pieces:
+        assert len(piece) == 1 or _bytes(layered, piece) <= budget
+
+
+def test_a_tensor_larger_than_the_budget_is_a_slice_by_itself(layered: Layered) -> None:
+    assert layered.slices(FEEDS, 1, list(layered.values)) == [[n] for n in layered.values]
+
+
+def test_slices_hold_the_same_numbers_whatever_the_budget(layered: Layered) -> None:
+    whole = next(iter(Slices(layered, FEEDS, 1 << 30)))
+    pieces: dict[str, Any] = {}
+    for arrays in Slices(layered, FEEDS, 64):
+        pieces |= arrays
+    assert list(pieces) == list(whole) == list(layered.values)
+    assert all(np.array_equal(pieces[n], whole[n]) for n in whole)
+
+
+def test_what_fits_at_once_is_computed_once(layered: Layered, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[int] = []
+    run = layered.run
+    monkeypatch.setattr(layered, "run", lambda feeds, names: (runs.append(len(names)), run(feeds, names))[1])
+    slices = Slices(layered, FEEDS, 1 << 30)
+    last = list(layered.values)[-1]
+    assert len(list(slices)) == 1
+    (again,) = slices.only({last})
+    assert list(again) == [last]
+    assert runs == [len(layered.values)]
+
+
+def test_slices_say_how_far_they_are(layered: Layered) -> None:
+    said: list[str] = []
+    count = len(list(Slices(layered, FEEDS, 1, said.append)))
+    assert said[-1] == f"comparing {count} layers, slice {count} of {count}"
+
+
+def test_what_an_engine_raises_is_reported_as_the_engines() -> None:
+    with pytest.raises(EngineError, match="the engine 'mine' failed: ZeroDivisionError: by zero"), faults_of("mine"):
+        raise ZeroDivisionError("by zero\nmore")
+    with pytest.raises(InputError, match="as it was"), faults_of("mine"):
+        raise InputError("as it was")
+
+
+def test_a_model_of_torchs_own_exporter_tells_where_its_nodes_come_from(exported: tp.Exported) -> None:
+    model = exported.model.clone()
+    for node in model.graph:
+        module = node.metadata_props.pop("torchport.module", "")
+        node.metadata_props.clear()
+        node.metadata_props["pkg.torch.onnx.name_scopes"] = str(["", module, "op"]) if module else "['', 'op']"
+    modules = {n.metadata_props.get("torchport.module") for n in Layered(model, "onnxruntime").model.graph}
+    assert "fc" in modules
