@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 import torch
+from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
 import torchport as tp
@@ -114,11 +115,35 @@ def test_a_float16_model_is_compared_with_its_original_on_the_originals_inputs(
     assert 1e-7 < found.outputs[0].max_abs < 1e-2
     assert found.precision is not None
     assert found.precision.layers == ()
-    tight = _compared(onnx_file, half, image, rtol=0, atol=3e-4, precision=True)
-    assert tight.precision is not None
-    assert tight.precision.enough
-    assert len(tight.precision.layers) >= 1
-    assert "in float32" in str(tight)
+
+
+def _chain(dtype: int) -> ir.Model:
+    """x * 300 * 300 / 10000: in float16 the second product is too large; ONNX Runtime would widen it on the CPU."""
+    kind = helper.tensor_dtype_to_np_dtype(dtype)
+    weights = {"a": 300.0, "b": 300.0, "c": 1e-4}
+    nodes, here = [helper.make_node("Cast", ["x"], ["start"], name="n_start", to=dtype)], "start"
+    for name in weights:
+        nodes.append(helper.make_node("Mul", [here, f"w_{name}"], [name], name=f"n_{name}"))
+        here = name
+    nodes.append(helper.make_node("Cast", [here], ["y"], name="n_y", to=TensorProto.FLOAT))
+    info = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [2, 3]) for n in ("x", "y")]
+    inits = [numpy_helper.from_array(np.array([w], kind), f"w_{n}") for n, w in weights.items()]
+    graph = helper.make_graph(nodes, "chain", info[:1], info[1:], inits)
+    return ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10))
+
+
+def test_the_layer_in_which_a_float16_model_overflows_is_found_and_needs_float32() -> None:
+    x = {"x": np.linspace(0.9, 1.1, 6, dtype=np.float32).reshape(2, 3)}
+    found = _compared(
+        _chain(TensorProto.FLOAT), _chain(TensorProto.FLOAT16), x, engines=("reference",), layers=True, precision=True
+    )
+    assert found.outputs[0].inf_candidate == 6
+    assert found.first_divergence is not None
+    assert found.first_divergence.suspects == ("n_b",)
+    assert found.precision is not None
+    assert found.precision.enough
+    assert "n_b" in {name for layer in found.precision.layers for name in layer.nodes}
+    assert "in float32" in str(found)
 
 
 def _half(path: Path) -> ir.Model:

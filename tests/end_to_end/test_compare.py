@@ -186,7 +186,7 @@ def example_inputs():
 def test_a_custom_operator_is_a_layer_like_any_other(tmp_path: Path, torchport: Torchport) -> None:
     (tmp_path / "own.py").write_text(OPERATORS)
     assert torchport("export", "own.py:Net", "-o", "own.onnx", cwd=tmp_path).returncode == 0
-    words = ("compare", "own.py:Net", "own.onnx", "--library", "own.py", "--layers", "--json")
+    words = ("compare", "own.py:Net", "own.onnx", "--library", "own.py", "--isolate", "--json")
     untouched = torchport(*words, cwd=tmp_path)
     assert untouched.returncode == 0, untouched.stderr
     assert [x["state"] for x in json.loads(untouched.stdout)["layers"]] == ["agrees"] * 3

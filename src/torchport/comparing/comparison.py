@@ -75,9 +75,9 @@ class Divergence:
         lines.append(f"  python  {self.origin.source or 'unknown'}")
         lines.append(f"  torch   {self.origin.operator or 'unknown'}")
         for name, text in self.inputs.items():
-            lines.append(f"  in   {name}: {text}")
+            lines.append(_filled(f"  in   {name}: {text}"))
         if self.figures is not None:
-            lines.append(f"  out  {self.tensor}: {short(self.figures)}")
+            lines.append(_filled(f"  out  {self.tensor}: {short(self.figures)}"))
         if self.files:
             lines.append(f"  rerun it with {' and '.join(self.files)}")
         return "\n".join(lines)
@@ -129,7 +129,7 @@ class Comparison:
     def text(self, *, every: bool = False) -> str:
         """For a terminal of 80 columns; `every` layer, or those that matter."""
         lines = [f"{self.names[1]} against {self.names[0]}, {_samples(self.samples)}"]
-        lines += [f"  {f.name}: {short(f)}{_further(f)}" for f in self.outputs]
+        lines += [_filled(f"  {f.name}: {short(f)}{_further(f)}") for f in self.outputs]
         if self.layers:
             lines += ["", *_layer_lines(self.layers, every), *_module_lines(self.modules)]
         if self.first_divergence is not None:
@@ -213,6 +213,10 @@ def _layer_line(layer: Layer) -> str:
 
 def _some(names: tuple[str, ...]) -> str:
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+
+def _filled(text: str) -> str:
+    return textwrap.fill(text, 80, subsequent_indent="       ", break_long_words=False, break_on_hyphens=False)
 
 
 def _bullet(text: str) -> str:

@@ -40,12 +40,22 @@ def open_session(source: Path | ir.Model, libraries: Sequence[str | os.PathLike[
         if needs.in_python:
             runner = _open_sharing(*_in_python(model, needs, paths))
             runner.in_python = needs.names_in_python
+            _never_free(runner.session)
             return runner
         if isinstance(source, Path):
             return OrtRunner(_open(str(source), _options(paths)), model)
         return _open_sharing(source, paths)
     except EngineError as error:
         raise _named(error, model, needs) from error
+
+
+def _never_free(session: ort.InferenceSession) -> None:
+    """Keep a session with kernels in Python, past the end of the interpreter too.
+
+    onnxruntime-extensions 0.15 ends the process when one of several such sessions is freed.
+    """
+    for kept in (session, session._sess):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
 
 
 def _in_python(model: ir.Model, needs: custom.Needs, paths: list[str]) -> tuple[ir.Model, list[str]]:
@@ -135,7 +145,7 @@ class OrtRunner:
     def __init__(
         self, session: ort.InferenceSession, model: ir.Model, weights: Mapping[str, ort.OrtValue] | None = None
     ) -> None:
-        self._session = session
+        self.session = session
         self._weights = dict(weights or {})
         declared = {str(v.name): v for v in model.graph.inputs}
         given = [a for a in session.get_inputs() if a.name not in self._weights]
@@ -155,16 +165,14 @@ class OrtRunner:
         return outputs
 
     def _run_arrays(self, feeds: Mapping[str, Array], only: Sequence[str] | None) -> Sequence[Array]:
-        outputs: Sequence[Array] = self._session.run(only, dict(feeds), self._options)
+        outputs: Sequence[Array] = self.session.run(only, dict(feeds), self._options)
         return outputs
 
     def _run_values(self, feeds: Mapping[str, Array], only: Sequence[str] | None) -> Sequence[Array]:
         known = {o.name: o for o in self.outputs}
         wanted = self.outputs if only is None else [known[name] for name in only]
         values = {name: _to_value(array) for name, array in feeds.items()}
-        outputs = self._session.run_with_ort_values(
-            [o.name for o in wanted], {**values, **self._weights}, self._options
-        )
+        outputs = self.session.run_with_ort_values([o.name for o in wanted], {**values, **self._weights}, self._options)
         return [_from_value(value, info.dtype) for value, info in zip(outputs, wanted, strict=True)]
 
 

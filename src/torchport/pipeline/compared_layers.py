@@ -13,7 +13,7 @@ import numpy as np
 from torchport.capture.origins import origin_of
 from torchport.comparing.against_onnx import OnnxReference, alike
 from torchport.comparing.against_torch import Pair, Pairing, partner_arrays
-from torchport.comparing.comparison import Divergence, Layer, short
+from torchport.comparing.comparison import Divergence, Layer, State, short
 from torchport.comparing.divergence import Region
 from torchport.comparing.evidence import inputs_of, save_node
 from torchport.comparing.figures import measure
@@ -109,10 +109,25 @@ def find_layers(
             say(f"narrowing {len(region.nodes)} nodes")
         if len(region.nodes) > 1 and isinstance(side, TorchSide) and side.root is not None:
             region = narrowed(region, candidate, side.root, lambda: side.ask(feeds), own, limits=limits, budget=budget)
+            layers = _told(layers, found.region, region)
         divergence = _divergence(candidate, reference, found, region, own, limits, save)
     elif set(agree) != set(candidate.outputs):
         findings.append(Finding("the outputs differ, but no tensor inside could be paired with one that differs"))
     return Found(layers, divergence, tuple(findings))
+
+
+def _told(layers: tuple[Layer, ...], before: Region, after: Region) -> tuple[Layer, ...]:
+    """The layers, now that it is known which nodes of a region make no error."""
+    if len(after.nodes) > 1:
+        return layers
+    born = str(after.nodes[0].name)
+    order = [str(n.name) for n in before.nodes]
+    cleared = set(order[: order.index(born)])
+
+    def state(layer: Layer) -> State:
+        return "born" if layer.node == born else "no partner" if layer.node in cleared else layer.state
+
+    return tuple(dataclasses.replace(x, state=state(x)) for x in layers)
 
 
 def _reference(side: Side, candidate: Layered, feeds: Mapping[str, Array], limits: Limits) -> Reference:

@@ -26,8 +26,6 @@ from torchport.tensors import is_torch, to_torch
 
 Array = np.ndarray[Any, Any]
 
-_SMALL = 1 << 16  # bytes
-
 
 class Side(Protocol):
     """One side of a comparison."""
@@ -52,7 +50,7 @@ class OnnxSide:
     """An ONNX model in an engine, as its user would run it."""
 
     def __init__(self, source: Any, engine: str, libraries: Sequence[str | os.PathLike[str]], label: str = "") -> None:
-        self.model = _small_weights_read(source if isinstance(source, ir.Model) else files.load(source))
+        self.model = source if isinstance(source, ir.Model) else files.load(source)
         self.label = label or (source.graph.name or "the model" if isinstance(source, ir.Model) else str(source))
         self.engine, self.libraries = engine, libraries
         with faults_of(engine):
@@ -69,24 +67,6 @@ class OnnxSide:
         dtypes = {i.name: i.dtype for i in self.session.inputs}
         with np.errstate(over="ignore"):  # a float16 model overflows as it does
             return {n: rounded(a, dtypes[n]) for n, a in fitted(feeds, self).items()}
-
-
-def _small_weights_read(model: ir.Model) -> ir.Model:
-    """The model, or a copy with its small weights in memory if these are in a file beside it, as torch's exporter does.
-
-    A model in memory is handed to ONNX Runtime as bytes with its small weights inside: those may not point to files.
-    """
-    if not any(_is_small_and_outside(v) for v in model.graph.initializers.values()):
-        return model
-    copy = model.clone()
-    for value in copy.graph.initializers.values():
-        if _is_small_and_outside(value) and value.const_value is not None:
-            value.const_value = ir.tensor(value.const_value.numpy(), name=value.name)
-    return copy
-
-
-def _is_small_and_outside(value: ir.Value) -> bool:
-    return isinstance(value.const_value, ir.ExternalTensor) and value.const_value.nbytes <= _SMALL
 
 
 class TorchSide:
