@@ -17,7 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "graph"))
 
-import hostile
+import hostile_models
 import mutations
 import trying
 
@@ -31,7 +31,7 @@ def main() -> None:
     print(f"seed {given.seed}")
     started = time.monotonic()
     with trying.Worker() as worker:
-        found = [*trying.failures(worker, hostile.files()), *trying.failures(worker, mutations.truncations())]
+        found = [*trying.failures(worker, hostile_models.files()), *trying.failures(worker, mutations.truncations())]
         for name, content in mutations.endless(given.seed):
             if time.monotonic() - started > given.seconds:
                 break

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import hostile
+import hostile_models
 import mutations
 import pytest
 import trying
@@ -38,7 +38,7 @@ def _all_well(worker: trying.Worker, files: Iterator[tuple[str, bytes]]) -> None
 
 
 def test_files_made_to_break_whoever_opens_them(worker: trying.Worker) -> None:
-    _all_well(worker, hostile.files())
+    _all_well(worker, hostile_models.files())
 
 
 def test_files_cut_at_every_length(worker: trying.Worker) -> None:
@@ -104,7 +104,7 @@ def test_more_nodes_take_time_and_memory_in_proportion() -> None:
 
 
 def _seconds(count: int) -> float:
-    content = hostile.many(count)
+    content = hostile_models.many(count)
     with trying.Worker("tp.graph.lint(path)") as worker:
         assert worker.try_file(b"\x08\x0a") == ""
         start = time.perf_counter()

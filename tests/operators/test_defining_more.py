@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Optional
@@ -16,6 +17,7 @@ from torch import Tensor
 
 import torchport as tp
 from torchport.cli.main import cli
+from torchport.engines import custom
 from torchport.errors import EngineError, OptionError
 from torchport.operators import building, calls, defining, headers
 
@@ -318,3 +320,12 @@ def test_saving_by_hand_leaves_no_marks(tmp_path: Path) -> None:
     tp.graph.save(exported.model, tmp_path / "m.onnx")
     assert b"python_call" not in (tmp_path / "m.onnx").read_bytes()
     assert tp.session(exported.model).in_python == ("tests::Marked",)  # the model in memory still knows
+
+
+def test_running_a_node_in_python_changes_nothing_for_processes_started_later() -> None:
+    """onnxruntime-extensions switches protobuf's implementation by an environment variable when it is imported."""
+    before = dict(os.environ)
+    node = ir.node("Nothing", [], domain="test.none")
+    model = ir.Model(ir.Graph([], [], nodes=[node], opset_imports={"": 18, "test.none": 1}, name="g"), ir_version=9)
+    custom.with_python_kernels(model, [])
+    assert dict(os.environ) == before

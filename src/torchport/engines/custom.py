@@ -6,11 +6,12 @@ needs nobody; else PyTorch itself, through onnxruntime-extensions, which is for 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -120,14 +121,26 @@ def no_kernel(model: ir.Model, node: ir.Node, *, looked_in: Sequence[Path] = ())
     )
 
 
+@contextlib.contextmanager
+def _environment_kept() -> Iterator[None]:
+    """onnxruntime-extensions switches protobuf to its implementation in Python, for every process started later."""
+    before = dict(os.environ)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
 def with_python_kernels(model: ir.Model, nodes: Sequence[ir.Node]) -> tuple[ir.Model, str]:
     """A copy of the model in which PyTorch runs these nodes, and the library that makes it possible."""
     try:
-        from onnxruntime_extensions import (  # type: ignore[import-untyped,unused-ignore]
-            PyCustomOpDef,
-            get_library_path,
-            onnx_op,
-        )
+        with _environment_kept():
+            from onnxruntime_extensions import (  # type: ignore[import-untyped,unused-ignore]
+                PyCustomOpDef,
+                get_library_path,
+                onnx_op,
+            )
     except ImportError as error:
         names = ", ".join(sorted({f"{n.domain}::{n.op_type}" for n in nodes}))
         raise EngineError(

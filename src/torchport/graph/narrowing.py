@@ -19,11 +19,11 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # type: ignore[import-untyped]
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from torchport.errors import FileError
 from torchport.graph.external import scopes, subgraphs
+from torchport.graph.opening import UNREADABLE
 from torchport.graph.varints import varint
 from torchport.graph.well_formed import check_functions, check_versions
 
@@ -55,7 +55,7 @@ def narrowed(content: bytes, inputs: Sequence[str], outputs: Sequence[str]) -> M
         return _Narrowing(_Skimmed.FromString(content)).between(inputs, outputs)
     except _UntypedError:
         return _narrowed_with_types(content, inputs, outputs)
-    except (_UnclearError, DecodeError):
+    except (_UnclearError, *UNREADABLE):
         return None
 
 
@@ -63,7 +63,7 @@ def _narrowed_with_types(content: bytes, inputs: Sequence[str], outputs: Sequenc
     """As `narrowed`, after types were inferred: of the message, which is quicker than of a model."""
     try:
         return _Narrowing(_with_types(content)).between(inputs, outputs)
-    except (_UnclearError, DecodeError, FileError, *UNINFERABLE):
+    except (_UnclearError, FileError, *UNREADABLE, *UNINFERABLE):
         return None
 
 

@@ -15,6 +15,9 @@ from onnx import ModelProto
 from torchport.errors import FileError
 from torchport.graph.wire import PROTOBUF_LIMIT
 
+# What protobuf's implementations raise: the one in C, and the one in Python, which some packages switch to.
+UNREADABLE = (DecodeError, UnicodeDecodeError)
+
 _PICKLE = ("a pickle", "export the PyTorch model: torchport export")
 
 # How files begin, and what to do about each
@@ -74,7 +77,7 @@ def parse(content: bytes, source: Path) -> ModelProto:
             raise FileError(f"{kind}, not an ONNX model", where=str(source), next_step=advice)
     try:
         return ModelProto.FromString(content)
-    except DecodeError as error:
+    except UNREADABLE as error:
         raise FileError(
             "not an ONNX model, cut short, or nested too deeply",
             where=str(source),

@@ -18,12 +18,12 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import ModelProto, TensorProto
 
 from torchport.graph.drafts import Draft
 from torchport.graph.external import tensors
 from torchport.graph.locks import CAN_LOCK, locked, opened, sync_folder, try_lock
+from torchport.graph.opening import UNREADABLE
 from torchport.graph.wire import PROTOBUF_LIMIT
 
 _SUFFIX = ".torchport"
@@ -113,7 +113,7 @@ def _data_names(target: Path) -> set[str]:
         return set()
     try:
         proto = ModelProto.FromString(target.read_bytes())
-    except DecodeError:
+    except UNREADABLE:
         return set()
     outside = (t for t in tensors(proto) if isinstance(t, TensorProto) and t.data_location == TensorProto.EXTERNAL)
     return present & {e.value for t in outside for e in t.external_data if e.key == "location"}
