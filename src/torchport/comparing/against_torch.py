@@ -24,6 +24,8 @@ from torchport.proving.tolerances import Tolerance
 from torchport.tensors import to_numpy
 
 Array = np.ndarray[Any, Any]
+
+_KEPT, _KEPT_BYTES = 4, 16 << 20  # tensors that differ, worth keeping: the first of them is asked for again
 Kind = tuple[tuple[int, ...], str]  # shape and dtype
 Limits = Callable[[str], Tolerance]  # by dtype
 
@@ -39,12 +41,14 @@ class Pair:
         partner: for the reader.
         key: the other side's name for it.
         certain: whether nothing else could have been meant.
+        arrays: the reference's tensor and the candidate's, for the first few that differ.
     """
 
     partner: str
     glance: Glance
     key: Any
     certain: bool = True
+    arrays: tuple[Array, Array] | None = dataclasses.field(default=None, compare=False, repr=False)
 
 
 class Pairing:
@@ -64,6 +68,7 @@ class Pairing:
         self._events: list[Event] = []
         self._near: dict[str, Pair] = {}  # agree with a tensor PyTorch computes in the same module
         self._far: dict[str, Pair] = {}  # agree with one it computes elsewhere
+        self._kept = 0
 
     def pairs(self) -> dict[str, Pair]:
         """The partner of each tensor that has one."""
@@ -218,8 +223,13 @@ class Pairing:
         def see(event: Event, tensor: torch.Tensor) -> None:
             name, certain = expected.get(event.order, ("", False))
             if name in arrays:
-                seen = glance(to_numpy(tensor.detach()), arrays[name], self._limits(event.dtype))
-                found[name] = Pair(str(event), seen, event.order, certain)
+                array = to_numpy(tensor.detach())
+                seen = glance(array, arrays[name], self._limits(event.dtype))
+                both = None
+                if not seen.ok and self._kept < _KEPT and array.nbytes <= _KEPT_BYTES:
+                    self._kept += 1
+                    both = np.array(array), arrays[name]
+                found[name] = Pair(str(event), seen, event.order, certain, both)
 
         if arrays:
             with watched(self._root, see):

@@ -14,7 +14,8 @@ from torchport.proving.tolerances import FLOOR, Tolerance, tolerance
 Array = np.ndarray[Any, Any]
 
 _SAMPLES = 512
-_SURE = 1 - 1e-6  # of the limit: below it, rounding of this float32 arithmetic cannot change the verdict
+_DOUBT = 1e-5  # of the limit: so near to it, rounding of this float32 arithmetic could change the verdict
+_SURE = 1 - _DOUBT
 _FINE = 1e-30  # a limit below that may be rounded to zero in float32
 
 
@@ -55,21 +56,29 @@ def glance(reference: Array, candidate: Array, limit: Tolerance | None = None) -
 
 
 def _in_float32(reference: Array, candidate: Array, limit: Tolerance) -> Glance | None:
-    """The verdict where float32 arithmetic is enough to tell that they agree."""
+    """The verdict where float32 arithmetic is enough to tell."""
     with np.errstate(invalid="ignore", over="ignore"):
         error, size = np.abs(candidate - reference), np.abs(reference)
         largest, scale = float(error.max(initial=0.0)), float(size.max(initial=0.0))
         floor = max(limit.atol * scale, limit.atol * FLOOR)
         if not math.isfinite(scale) or not math.isfinite(largest) or floor < _FINE:
             return None
-        clear = largest <= _SURE * floor or bool((error <= _SURE * (limit.rtol * size + floor)).all())
-    return Glance(True, largest, scale) if clear else None
+        if largest <= _SURE * floor:
+            return Glance(True, largest, scale)
+        size *= np.float32(limit.rtol)
+        size += np.float32(floor)
+        share = float((error / size).max(initial=0.0))  # of what is allowed
+    return Glance(share < 1, largest, scale) if abs(share - 1) > _DOUBT else None
 
 
 def _scale(array: Array) -> float:
     if array.dtype.kind in "OSU" or not array.size:
         return 0.0
-    numbers = np.abs(array).astype(np.float64)
+    numbers = np.abs(array)
+    largest = float(numbers.max())
+    if math.isfinite(largest):
+        return largest
+    numbers = numbers.astype(np.float64)
     return float(numbers[np.isfinite(numbers)].max(initial=0.0))
 
 

@@ -10,7 +10,6 @@ when one is opened: see `well_formed`.
 from __future__ import annotations
 
 import contextlib
-import gc
 import io
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -31,6 +30,7 @@ from torchport.graph.targets import check_space, check_target, explain
 from torchport.graph.unknown import remember
 from torchport.graph.weights import bodies, unread_tensors, weights
 from torchport.graph.well_formed import BROKEN, check_well_formed
+from torchport.memory import uncollected
 
 __all__ = ["INLINE_LIMIT", "check_external", "check_target", "load", "load_between", "save", "to_bytes", "weight_bytes"]
 
@@ -86,20 +86,8 @@ def _opened(path: str | os.PathLike[str], parse: Callable[[bytes, Path], ModelPr
         raise FileError(f"cannot be read as a model: {reason}", where=str(source), next_step=BROKEN) from error
 
 
-@contextlib.contextmanager
-def _no_collection() -> Iterator[None]:
-    """A large model is made of a million objects, none of them garbage: to look for some takes a third of the time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
 def _to_model(proto: ModelProto, folder: Path, *, in_order: bool) -> ir.Model:
-    with _no_collection():
+    with uncollected():
         model = ir.from_proto(proto)
         remember(proto, model)
     for body in bodies(model):

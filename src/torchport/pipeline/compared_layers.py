@@ -13,11 +13,11 @@ import numpy as np
 from torchport.capture.origins import origin_of
 from torchport.comparing.against_onnx import OnnxReference, alike
 from torchport.comparing.against_torch import Pair, Pairing, partner_arrays
-from torchport.comparing.comparison import Divergence, Layer, State, short
+from torchport.comparing.comparison import Divergence, Layer, State
 from torchport.comparing.divergence import Region
 from torchport.comparing.evidence import inputs_of, save_node
 from torchport.comparing.figures import measure
-from torchport.comparing.glance import glance
+from torchport.comparing.glance import Glance, glance
 from torchport.comparing.layered import Layered, Slices
 from torchport.comparing.layers import Layers, Reference, look
 from torchport.errors import InputError
@@ -152,18 +152,17 @@ def _divergence(
     node = region.nodes[0]
     names = [n for n in inputs_of(node) if n in candidate.values]
     shown = str(region.end.name)
-    arrays = candidate.run(feeds, list(dict.fromkeys([*names, shown])))
-    keys = {n: found.pairs[n].key for n in (*names, shown) if n in found.pairs}
-    theirs = reference.fetch(keys)
-    figures = {}
-    for name in keys:
-        own, array = alike(theirs[name], arrays[name])
-        figures[name] = measure(name, own, array, tolerance=limits(own.dtype.name, arrays[name].dtype.name))
-    inputs = {n: short(figures[n]) if n in figures else "has no partner" for n in names}
-    given = {n: arrays[n] if n in arrays else feeds[n] for n in inputs_of(node) if n in arrays or n in feeds}
+    inputs = {n: _seen(found.pairs[n].glance) if n in found.pairs else "has no partner" for n in names}
+    both = _both(candidate, reference, found.pairs.get(shown), shown, feeds)
+    figures = None
+    if both is not None:
+        own, array = alike(*both)
+        figures = measure(shown, own, array, tolerance=limits(own.dtype.name, both[1].dtype.name))
     files: tuple[str, ...] = ()
     if save is not None:
-        expected = {shown: theirs[shown]} if shown in theirs and len(region.nodes) == 1 else {}
+        inner = candidate.run(feeds, names) if names else {}
+        given = {n: inner[n] if n in inner else feeds[n] for n in inputs_of(node) if n in inner or n in feeds}
+        expected = {shown: both[0]} if both is not None and len(region.nodes) == 1 else {}
         files = save_node(candidate.model, node, Path(save), given, expected)
     return Divergence(
         str(node.name),
@@ -171,7 +170,22 @@ def _divergence(
         origin_of(node),
         tuple(str(n.name) for n in region.nodes),
         shown,
-        figures.get(shown),
+        figures,
         inputs,
         files,
     )
+
+
+def _both(
+    candidate: Layered, reference: Reference, pair: Pair | None, name: str, feeds: Mapping[str, Array]
+) -> tuple[Array, Array] | None:
+    """The reference's tensor and the candidate's."""
+    if pair is None or pair.arrays is not None:
+        return pair.arrays if pair is not None else None
+    return reference.fetch({name: pair.key})[name], candidate.run(feeds, [name])[name]
+
+
+def _seen(glance: Glance) -> str:
+    if glance.max_abs == 0:
+        return "agrees, exact"
+    return f"{'agrees' if glance.ok else 'differs'}, max abs {glance.max_abs:.1e}"

@@ -27,6 +27,12 @@ from torchport.tensors import is_torch, to_torch
 Array = np.ndarray[Any, Any]
 
 
+_RANDOM = {
+    *("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),
+    *("Multinomial", "Bernoulli", "Dropout"),
+}
+
+
 class Side(Protocol):
     """One side of a comparison."""
 
@@ -57,6 +63,12 @@ class OnnxSide:
             self.session = open_session(self.model, engine, libraries=libraries)
         self.inputs = tuple(i.name for i in self.session.inputs)
 
+    @property
+    def may_be_random(self) -> bool:
+        """Whether there are nodes that draw numbers, or of which nobody knows."""
+        nodes = ir.traversal.RecursiveGraphIterator(self.model.graph)
+        return bool(self.model.functions) or any(n.op_type in _RANDOM or n.domain for n in nodes)
+
     def ask(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         given = self.fit(feeds)
         with faults_of(self.engine):
@@ -80,12 +92,14 @@ class TorchSide:
         self._job = Job(model, args, kwargs)
         stack.enter_context(self._job.opened())
         self.inputs = tuple(self._job.call.names)
+        self.last: dict[str, Array] = {}  # what it answered when it was last asked
 
     def ask(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         arrays = list(fitted(feeds, self).values())
         with silence(), _forward_errors(self.label):
             outputs = self._job.reference(arrays)
-        return dict(zip(self._job.reference.output_names, outputs, strict=True))
+        self.last = dict(zip(self._job.reference.output_names, outputs, strict=True))
+        return self.last
 
 
 @contextlib.contextmanager

@@ -22,6 +22,7 @@ from torchport.comparing.layered import BUDGET
 from torchport.comparing.precision import Precision, needs_precision
 from torchport.comparing.samples import Sample, save_sample
 from torchport.errors import EngineError, EngineMissingError, InputError, OptionError, RandomModelError
+from torchport.memory import uncollected
 from torchport.pipeline.compared_inputs import MADE_UP, SameInputs, given_samples, same_inputs_as, unused_inputs
 from torchport.pipeline.compared_layers import Found, find_layers
 from torchport.pipeline.compared_samples import Seen
@@ -186,16 +187,19 @@ class _Comparing:
     def _compare(self, sides: tuple[Side, Side], samples: Iterable[Sample], same: SameInputs) -> Comparison:
         limits = self._limits(sides)
         seen = Seen(keep=self._asked.precision)
+        answers: list[dict[str, Array]] = []  # to the worst sample
         for number, sample in enumerate(samples, start=1):
             self._say(f"comparing sample {number}")
             same.look(sample)
-            seen.add(sample, self._outputs(sides, sample, limits))
+            given = [self._asked_of(n, side, numbers(sample), sample) for n, side in enumerate(sides)]
+            seen.add(sample, self._outputs(given[0], given[1], limits))
+            answers = given if seen.worst is sample else answers
         same.close()
         self._findings += same.findings
         agree = [f.name for f in seen.worst_figures if f.ok]
-        if len(agree) < len(seen.worst_figures):
-            self._check_repeatable(sides, seen.worst)
         found = self._layers(sides, seen.worst, limits, agree) if self._asked.layers else Found()
+        if len(agree) < len(seen.worst_figures):
+            _check_repeatable(sides, seen.worst, answers)
         outputs = seen.merged()
         return Comparison(
             (sides[0].label, sides[1].label),
@@ -217,16 +221,17 @@ class _Comparing:
 
     def _layers(self, sides: tuple[Side, Side], sample: Sample, limits: Limits, agree: list[str]) -> Found:
         self._say("comparing layers")
-        return find_layers(
-            sides,
-            numbers(sample),
-            limits,
-            agree=agree,
-            isolate=self._asked.isolate,
-            budget=self._asked.budget,
-            save=self._asked.save,
-            say=self._say,
-        )
+        with uncollected():
+            return find_layers(
+                sides,
+                numbers(sample),
+                limits,
+                agree=agree,
+                isolate=self._asked.isolate,
+                budget=self._asked.budget,
+                save=self._asked.save,
+                say=self._say,
+            )
 
     def _precision(self, sides: tuple[Side, Side], samples: Sequence[Sample], limits: Limits) -> Precision:
         """For the floats of the reference; the tolerance is that of the coarser side."""
@@ -248,22 +253,9 @@ class _Comparing:
             progress=self._say,
         )
 
-    def _check_repeatable(self, sides: tuple[Side, Side], sample: Sample) -> None:
-        for word, side in zip(("reference", "candidate"), sides, strict=True):
-            once, again = (side.ask(numbers(sample)) for _ in range(2))
-            moved = [n for n in again if not glance(once[n], again[n]).ok]
-            if moved:
-                raise RandomModelError(
-                    f"the {word} answers differently each time it is asked the same",
-                    where=f"{side.label}, output '{moved[0]}'",
-                    next_step="take random numbers as an input instead of drawing them inside",
-                )
-
     def _outputs(
-        self, sides: tuple[Side, Side], sample: Sample, limits: Callable[[str, str], Tolerance]
+        self, ours: Mapping[str, Array], theirs: Mapping[str, Array], limits: Callable[[str, str], Tolerance]
     ) -> tuple[Figures, ...]:
-        feeds = numbers(sample)
-        ours, theirs = (self._asked_of(number, side, feeds, sample) for number, side in enumerate(sides))
         figures = []
         for one, other in self._matched(ours, theirs):
             reference, candidate = alike(ours[one], theirs[other])
@@ -315,3 +307,23 @@ def _all_values(model: ir.Model) -> Iterator[ir.Value]:
     yield from model.graph.initializers.values()
     for node in model.graph:
         yield from node.outputs
+
+
+def _check_repeatable(sides: tuple[Side, Side], sample: Sample, answers: Sequence[Mapping[str, Array]]) -> None:
+    for word, side, once in zip(("reference", "candidate"), sides, answers, strict=True):
+        if isinstance(side, OnnxSide) and not side.may_be_random:
+            continue
+        again = side.last if isinstance(side, TorchSide) and side.last is not once else side.ask(numbers(sample))
+        if _moved(once, again):
+            again = side.ask(numbers(sample))  # watched, it may have taken another way than alone
+        moved = _moved(once, again)
+        if moved:
+            raise RandomModelError(
+                f"the {word} answers differently each time it is asked the same",
+                where=f"{side.label}, output '{moved[0]}'",
+                next_step="take random numbers as an input instead of drawing them inside",
+            )
+
+
+def _moved(once: Mapping[str, Array], again: Mapping[str, Array]) -> list[str]:
+    return [n for n in again if not glance(once[n], again[n]).ok]
