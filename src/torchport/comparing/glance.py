@@ -74,8 +74,9 @@ def _in_float32(reference: Array, candidate: Array, limit: Tolerance) -> Glance 
 def _scale(array: Array) -> float:
     if array.dtype.kind in "OSU" or not array.size:
         return 0.0
-    numbers = np.abs(array)
-    largest = float(numbers.max())
+    with np.errstate(invalid="ignore"):
+        numbers = np.abs(array)
+        largest = float(numbers.max())
     if math.isfinite(largest):
         return largest
     numbers = numbers.astype(np.float64)

@@ -6,7 +6,7 @@ import ctypes
 import functools
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ _LENT = {"bfloat16": (onnx.TensorProto.BFLOAT16, np.uint16, ml_dtypes.bfloat16)}
 _QUIET = 4  # its messages come back as exceptions; printing them too helps nobody
 
 
-def open_session(source: Path | ir.Model, libraries: Sequence[str | os.PathLike[str]] = ()) -> OrtRunner:
+def open_session(source: Path | ir.Model, libraries: Sequence[str | os.PathLike[str]] = ()) -> OrtRunner | _InPython:
     """Open a file as any user would, or a model in memory without holding its weights twice."""
     model = (
         files.load(source) if isinstance(source, Path) else source
@@ -38,24 +38,12 @@ def open_session(source: Path | ir.Model, libraries: Sequence[str | os.PathLike[
     paths = [str(p) for p in needs.libraries]
     try:
         if needs.in_python:
-            runner = _open_sharing(*_in_python(model, needs, paths))
-            runner.in_python = needs.names_in_python
-            _never_free(runner.session)
-            return runner
+            return _InPython(lambda: _open_sharing(*_in_python(model, needs, paths)), needs.names_in_python)
         if isinstance(source, Path):
             return OrtRunner(_open(str(source), _options(paths)), model)
         return _open_sharing(source, paths)
     except EngineError as error:
         raise _named(error, model, needs) from error
-
-
-def _never_free(session: ort.InferenceSession) -> None:
-    """Keep a session with kernels in Python, past the end of the interpreter too.
-
-    onnxruntime-extensions 0.15 ends the process when one of several such sessions is freed.
-    """
-    for kept in (session, session._sess):
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
 
 
 def _in_python(model: ir.Model, needs: custom.Needs, paths: list[str]) -> tuple[ir.Model, list[str]]:
@@ -212,3 +200,30 @@ def _engine_error(what: str, error: Exception) -> EngineError:
         f"{what}: {reason.splitlines()[0][:300] if reason else text}",
         where=f"node '{node[1] or node[2]}'" if node else None,
     )
+
+
+class _InPython:
+    """A session with kernels in Python.
+
+    onnxruntime-extensions 0.15 moves the kernels of all such sessions whenever one more is opened: an earlier one then
+    ends the process when it is run or freed. So none is ever freed, past the end of the interpreter too, and one that
+    is no longer the newest is opened again before it is run.
+    """
+
+    _newest: _InPython | None = None
+
+    def __init__(self, opened: Callable[[], OrtRunner], names: tuple[str, ...]) -> None:
+        self._opened, self.in_python = opened, names
+        self._open()
+        self.inputs, self.outputs = self._runner.inputs, self._runner.outputs
+
+    def _open(self) -> None:
+        self._runner = self._opened()
+        _InPython._newest = self
+        for kept in (self._runner.session, self._runner.session._sess):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
+
+    def run(self, feeds: Mapping[str, Array], only: Sequence[str] | None = None) -> Sequence[Array]:
+        if _InPython._newest is not self:
+            self._open()
+        return self._runner.run(feeds, only)
