@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -26,7 +27,6 @@ def test_outputs_of_any_name_come_back_from_an_npz(tmp_path: Path) -> None:
 
 
 def test_bfloat16_comes_back_as_bfloat16(tmp_path: Path) -> None:
-    ml_dtypes = pytest.importorskip("ml_dtypes")
     arrays.save(str(tmp_path / "out.npz"), {"y": X.astype(ml_dtypes.bfloat16)})
     (sample,) = read_samples(tmp_path / "out.npz")
     assert sample.arrays["y"].dtype == ml_dtypes.bfloat16

@@ -172,7 +172,8 @@ def test_all_layers_put_back_give_the_original_numbers() -> None:
 
 
 def quantized(proto: onnx.ModelProto, folder: Path, form: str) -> onnx.ModelProto:
-    quantization = pytest.importorskip("onnxruntime.quantization")
+    from onnxruntime import quantization
+
     source, target = folder / "f.onnx", folder / "q.onnx"
     onnx.save(proto, source)
     samples = iter([dict(X) for _ in range(2)])
@@ -240,7 +241,8 @@ def as_convolutions(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def test_dynamic_quantization_is_put_back_too(tmp_path: Path) -> None:
-    quantization = pytest.importorskip("onnxruntime.quantization")
+    from onnxruntime import quantization
+
     good = dense(8)
     onnx.save(good, tmp_path / "f.onnx")
     logging.disable(logging.CRITICAL)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_graphsurgeon as gs
 import onnx_ir as ir
 import onnxruntime
 import pytest
@@ -17,8 +18,6 @@ from click.testing import CliRunner
 
 import torchport as tp
 from torchport.cli.edit import command
-
-gs = pytest.importorskip("onnx_graphsurgeon")
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs" / "edit.md").read_text()

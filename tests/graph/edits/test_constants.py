@@ -2,44 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
-import onnx
 import onnx_ir as ir
-import onnxruntime
 import pytest
 from safetensors.numpy import save_file
+from small_models import answers, model, refused
 
-from torchport.errors import FileError, InputError
-from torchport.graph import lint
+from torchport.errors import FileError
 from torchport.graph.edits.constants import to_constant, to_input
 from torchport.graph.edits.other_weights import set_weights
 
 ONES = np.ones(3, np.float32)
-
-
-def model(text: str) -> ir.Model:
-    return ir.from_proto(onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 17, "my": 1]> {text}'))
-
-
-def answers(given: ir.Model, **inputs: Any) -> list[Any]:
-    assert [f for f in lint(given) if f.severity == "error"] == []
-    proto = ir.to_proto(given)
-    onnx.checker.check_model(proto, full_check=True)
-    session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
-    return list(session.run(None, inputs))
-
-
-def refused(given: ir.Model, words: str, edit: Callable[..., int], *args: Any, **options: Any) -> InputError:
-    before = ir.to_proto(given).SerializeToString(deterministic=True)
-    with pytest.raises(InputError, match=words) as caught:
-        edit(given, *args, **options)
-    assert ir.to_proto(given).SerializeToString(deterministic=True) == before
-    return caught.value
 
 
 # --- to_input ---------------------------------------------------------------------------------------------------------
@@ -213,7 +190,8 @@ def test_weights_come_from_files_arrays_and_state_dicts(tmp_path: Path, kind: st
     elif kind == "npz":
         np.savez(source, **tensors)
     elif kind == "state dict":
-        torch = pytest.importorskip("torch")
+        import torch
+
         tensors = {"w": torch.tensor([2.0, 3, 4], requires_grad=True), "half": torch.tensor([0.5, 0.25, 8]).bfloat16()}
     assert set_weights(given, tensors if kind in ("arrays", "state dict") else source) == 2
     assert answers(given, x=ONES)[0].tolist() == [2.5, 3.25, 12]

@@ -2,40 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import onnx
 import onnx_ir as ir
-import onnxruntime
 import pytest
+from small_models import answers, model, refused
 
-from torchport.errors import InputError
 from torchport.graph import lint
 from torchport.graph.edits.dtypes import set_dtype
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
-
-
-def model(text: str) -> ir.Model:
-    return ir.from_proto(onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 17, "my": 1]> {text}'))
-
-
-def answers(given: ir.Model, **inputs: Any) -> list[Any]:
-    assert [f for f in lint(given) if f.severity == "error"] == []
-    proto = ir.to_proto(given)
-    onnx.checker.check_model(proto, full_check=True)
-    session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
-    return list(session.run(None, inputs))
-
-
-def refused(given: ir.Model, words: str, edit: Callable[..., int], *args: Any, **options: Any) -> InputError:
-    before = ir.to_proto(given).SerializeToString(deterministic=True)
-    with pytest.raises(InputError, match=words) as caught:
-        edit(given, *args, **options)
-    assert ir.to_proto(given).SerializeToString(deterministic=True) == before
-    return caught.value
 
 
 HALVED = "g (float[n,3] x) => (float[n,3] y) <float two = {2}> { [div] y = Div(x, two) }"
