@@ -1,9 +1,9 @@
 """Of a file with many nodes, a model of only those that a cut can need.
 
-Making objects of ten thousand nodes takes most of the time of a small cut. So the file is read by a schema of its own,
-in which a node is nothing but bytes; from the tensors where the part ends, the nodes that make them are looked up in
-those bytes, and the message that comes out has these nodes, their weights and the types of their values. The checks
-of a file and the cut itself are then those of a whole model.
+Making objects of ten thousand nodes takes most of the time of a small cut. So the file is only skimmed, a node is
+nothing but bytes; from the tensors where the part ends, the nodes that make them are looked up in those bytes, and the
+message that comes out has these nodes, their weights and the types of their values. The checks of a file and the cut
+itself are then those of a whole model.
 
 Whatever is unclear (a name that is unknown or given twice, a type that nothing tells) is left to the whole model, where
 it can be explained.
@@ -11,20 +11,17 @@ it can be explained.
 
 from __future__ import annotations
 
-import bisect
-import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import onnx
 import onnx_ir as ir
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # type: ignore[import-untyped]
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from torchport.errors import FileError
 from torchport.graph.external import scopes, subgraphs
 from torchport.graph.opening import UNREADABLE
-from torchport.graph.varints import varint
+from torchport.graph.skimming import Packed, SkimmedModel, UnclearError, number, weight_name, with_length
 from torchport.graph.well_formed import check_functions, check_versions
 
 _SMALL = 1024  # bytes of a weight worth showing to inference, as it may be a shape
@@ -33,11 +30,7 @@ UNINFERABLE = (onnx.shape_inference.InferenceError, RuntimeError, ValueError, ir
 _FEW = 200  # nodes looked up one by one; for more a table of all is quicker
 
 
-class _UnclearError(Exception):
-    """Something that only the whole model can tell."""
-
-
-class _UntypedError(_UnclearError):
+class _UntypedError(UnclearError):
     """The file does not say the type of a tensor where the part begins or ends."""
 
 
@@ -52,23 +45,23 @@ def narrowed(content: bytes, inputs: Sequence[str], outputs: Sequence[str]) -> M
     if not inputs and not outputs:
         return None
     try:
-        return _Narrowing(_Skimmed.FromString(content)).between(inputs, outputs)
+        return _Narrowing(SkimmedModel(content)).between(inputs, outputs)
     except _UntypedError:
         return _narrowed_with_types(content, inputs, outputs)
-    except (_UnclearError, *UNREADABLE):
+    except (UnclearError, IndexError, ValueError, *UNREADABLE):
         return None
 
 
 def _narrowed_with_types(content: bytes, inputs: Sequence[str], outputs: Sequence[str]) -> ModelProto | None:
     """As `narrowed`, after types were inferred: of the message, which is quicker than of a model."""
     try:
-        return _Narrowing(_with_types(content)).between(inputs, outputs)
-    except (_UnclearError, FileError, *UNREADABLE, *UNINFERABLE):
+        return _Narrowing(SkimmedModel(_typed(content)), SkimmedModel(content)).between(inputs, outputs)
+    except (UnclearError, FileError, IndexError, *UNREADABLE, *UNINFERABLE):
         return None
 
 
-def _with_types(content: bytes) -> Any:
-    """The file read by the schema here, with the types and shapes that follow for values of which none is stated."""
+def _typed(content: bytes) -> bytes:
+    """The file with the types and shapes that follow for values of which none is stated; large weights are empty."""
     proto = ModelProto.FromString(content)
     check_versions(proto, "")
     if proto.functions:
@@ -80,9 +73,7 @@ def _with_types(content: bytes) -> Any:
     inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True)
     for stated, completed in zip(scopes(proto.graph), scopes(inferred.graph), strict=True):
         _restore(stated, completed)
-    found = _Skimmed.FromString(inferred.SerializeToString())
-    _refill(found.graph.initializer, list(_Skimmed.FromString(content).graph.initializer))
-    return found
+    return bytes(inferred.SerializeToString())
 
 
 def _restore(stated: Any, completed: Any) -> None:
@@ -93,14 +84,17 @@ def _restore(stated: Any, completed: Any) -> None:
 
 
 class _Narrowing:
-    def __init__(self, skimmed: Any) -> None:
-        graph = skimmed.graph
+    def __init__(self, skimmed: SkimmedModel, source: SkimmedModel | None = None) -> None:
+        """Weights are those of the source, if it is another."""
         self._skimmed = skimmed
-        self._nodes = _Nodes(list(graph.node))
-        self._infos = _Packed(list(graph.value_info), ValueInfoProto, "name")
-        self._inputs = {v.name: v for v in map(ValueInfoProto.FromString, graph.input)}
-        self._outputs = {v.name: v for v in map(ValueInfoProto.FromString, graph.output)}
-        self._weights = {tensor.name for tensor in graph.initializer}
+        self._nodes = _Nodes(skimmed["node"])
+        self._infos = _Messages(skimmed["value_info"], ValueInfoProto, "name")
+        self._inputs = {v.name: v for v in map(ValueInfoProto.FromString, skimmed["input"])}
+        self._outputs = {v.name: v for v in map(ValueInfoProto.FromString, skimmed["output"])}
+        tensors = (source or skimmed)["initializer"]
+        self._weights = {weight_name(tensor): tensor for tensor in tensors}
+        if len(self._weights) < len(tensors):
+            raise UnclearError
         self._meant_nodes: set[int] = set()
 
     def between(self, inputs: Sequence[str], outputs: Sequence[str]) -> ModelProto:
@@ -110,7 +104,7 @@ class _Narrowing:
         made = {name for index in chosen for name in self._nodes[index].output if name}
         entering = [name for name in begin if name not in made and not self._is_there(name)]
         if not used.issuperset(entering) or not self._meant_nodes.issubset(chosen):
-            raise _UnclearError  # what is given, but not needed, must be there too
+            raise UnclearError  # what is given, but not needed, must be there too
         used.update(begin, end, made)
         infos = self._typed(used, entering, {*begin, *end})
         return self._message(chosen, used, entering, infos)
@@ -164,65 +158,56 @@ class _Narrowing:
     def _stated(self, name: str) -> ValueInfoProto | None:
         found = [info for index in self._infos.holding(name) if (info := self._infos[index]).name == name]
         if len(found) > 1:
-            raise _UnclearError
+            raise UnclearError
         return found[0] if found else None
 
     def _message(
         self, chosen: list[int], used: set[str], entering: list[str], infos: dict[str, ValueInfoProto]
     ) -> ModelProto:
-        graph = self._skimmed.graph
         dropped = {name for name in self._weights if name not in used}
-        weights = [t for t in graph.initializer if t.name not in dropped]
         inputs = [*(v for n, v in self._inputs.items() if n not in dropped), *(infos.pop(n) for n in entering)]
-        outputs = [v for n, v in self._outputs.items() if n in used]
-        _refill(graph.initializer, weights)
-        _refill(graph.input, [v.SerializeToString() for v in inputs])
-        _refill(graph.output, [v.SerializeToString() for v in outputs])
-        _refill(graph.value_info, [v.SerializeToString() for v in infos.values()])
-        _refill(graph.node, [self._nodes.content(index) for index in chosen])
-        return ModelProto.FromString(self._skimmed.SerializeToString())
+        kept: dict[str, list[bytes | memoryview]] = {
+            "node": [self._nodes.content(index) for index in chosen],
+            "initializer": [tensor for name, tensor in self._weights.items() if name in used],
+            "input": [v.SerializeToString() for v in inputs],
+            "output": [v.SerializeToString() for n, v in self._outputs.items() if n in used],
+            "value_info": [v.SerializeToString() for v in infos.values()],
+        }
+        fields = [with_length(number(GraphProto, field), c) for field, contents in kept.items() for c in contents]
+        graph = with_length(number(ModelProto, "graph"), *self._skimmed.others(*kept), *fields)
+        return ModelProto.FromString(b"".join((*self._skimmed.around, graph)))
 
 
-class _Packed:
-    """Messages left as bytes, found by a text that one of their fields holds.
+class _Messages:
+    """Messages left as bytes, found by a text that one of their fields holds; parsed when asked for."""
 
-    A message is parsed when it is asked for. Looking through all the bytes is quicker than parsing all of them.
-    """
-
-    def __init__(self, contents: list[bytes], kind: Any, field: str) -> None:
+    def __init__(self, packed: Packed, kind: Any, field: str) -> None:
+        self._packed = packed
         self._kind = kind
-        self._key = varint(kind.DESCRIPTOR.fields_by_name[field].number << 3 | 2)
-        self._joined = b"".join(contents)
-        self._starts = list(itertools.accumulate(map(len, contents), initial=0))
+        self._search = packed.search(number(kind, field))
         self._parsed: dict[int, Any] = {}
 
     def __len__(self) -> int:
-        return len(self._starts) - 1
+        return len(self._packed)
 
     def __getitem__(self, index: int) -> Any:
         if index not in self._parsed:
             self._parsed[index] = self._kind.FromString(self.content(index))
         return self._parsed[index]
 
-    def content(self, index: int) -> bytes:
-        return self._joined[self._starts[index] : self._starts[index + 1]]
+    def content(self, index: int) -> memoryview:
+        return self._packed[index]
 
-    def holding(self, text: str) -> Iterator[int]:
+    def holding(self, text: str) -> list[int]:
         """The messages in whose bytes the text is written as that field, perhaps deep inside."""
-        encoded = text.encode(errors="surrogateescape")
-        key = self._key + varint(len(encoded)) + encoded
-        place = self._joined.find(key)
-        while place >= 0:
-            index = bisect.bisect_right(self._starts, place) - 1
-            yield index
-            place = self._joined.find(key, self._starts[index + 1])
+        return self._search.holding(text)
 
 
-class _Nodes(_Packed):
+class _Nodes(_Messages):
     """The nodes of a graph, found by what they make."""
 
-    def __init__(self, contents: list[bytes]) -> None:
-        super().__init__(contents, NodeProto, "output")
+    def __init__(self, packed: Packed) -> None:
+        super().__init__(packed, NodeProto, "output")
         self._makers: dict[str, int | None] = {}
         self._complete = False
 
@@ -240,19 +225,19 @@ class _Nodes(_Packed):
         self._makers = dict(made)
         self._complete = True
         if len(self._makers) < len(made):
-            raise _UnclearError
+            raise UnclearError
 
     def named(self, name: str) -> int:
         """The first node of that name."""
         for index in range(len(self)):
             if self[index].name == name:
                 return index
-        raise _UnclearError
+        raise UnclearError
 
 
 def _one(found: list[int]) -> int | None:
     if len(found) > 1:
-        raise _UnclearError
+        raise UnclearError
     return found[0] if found else None
 
 
@@ -271,33 +256,3 @@ def _captured(graph: GraphProto) -> list[str]:
 def _refill(field: Any, contents: list[Any]) -> None:
     del field[:]
     field.extend(contents)
-
-
-def _schema() -> Any:
-    """ONNX's own schema of a model, but nodes and values are bytes, and weights are not looked into.
-
-    Fields it does not have are kept as they are.
-    """
-    file = descriptor_pb2.FileDescriptorProto(name="torchport/skimmed.proto", package="torchport", syntax="proto2")
-    packed = descriptor_pb2.FieldDescriptorProto.TYPE_BYTES
-    message = descriptor_pb2.FieldDescriptorProto.TYPE_MESSAGE
-    _declare(file, "Weight", TensorProto, {"name": (descriptor_pb2.FieldDescriptorProto.TYPE_STRING, "")})
-    values = dict.fromkeys(("node", "input", "output", "value_info"), (packed, ""))
-    _declare(file, "Graph", GraphProto, {**values, "initializer": (message, "Weight")})
-    _declare(file, "Model", ModelProto, {"graph": (message, "Graph")})
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("torchport.Model"))
-
-
-def _declare(file: Any, name: str, like: Any, fields: dict[str, tuple[int, str]]) -> None:
-    declared = file.message_type.add(name=name)
-    for field, (kind, of) in fields.items():
-        original = like.DESCRIPTOR.fields_by_name[field]
-        label = 3 if original.is_repeated else 1
-        added = declared.field.add(name=field, number=original.number, type=kind, label=label)
-        if of:
-            added.type_name = f".torchport.{of}"
-
-
-_Skimmed = _schema()
