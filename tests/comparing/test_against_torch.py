@@ -15,6 +15,7 @@ from torch import nn
 import torchport as tp
 from torchport.comparing.comparison import Comparison
 from torchport.comparing.torch_events import Event, watched
+from torchport.pipeline import compared_regions
 
 
 class Attention(nn.Module):
@@ -136,6 +137,21 @@ def test_a_wrong_weight_of_a_module_called_twice_is_found_in_the_right_call(atte
     assert first.suspects == (node.name,)
     assert first.origin.module == "twice"
     assert "test_against_torch.py" in first.origin.source
+
+
+def test_only_the_module_around_an_error_is_exported_again_though_it_gets_one_tensor_three_times(
+    attention: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exported: list[nn.Module] = []
+    export = compared_regions.export
+    monkeypatch.setattr(compared_regions, "export", lambda m, *a, **k: (exported.append(m), export(m, *a, **k))[1])
+    model = attention[2].clone()
+    node = _node(model, lambda n: n.op_type == "MatMul" and n.metadata_props["torchport.module"] == "mix")
+    _scaled(model, node, 1)
+    first = _compared(attention, model).first_divergence
+    assert first is not None
+    assert first.suspects == (node.name,)
+    assert [list(m.children()) for m in exported] == [[attention[0].mix]]
 
 
 def test_a_node_that_reads_its_neighbors_input_is_found_though_what_it_gives_is_elsewhere_right(

@@ -69,6 +69,7 @@ class Pairing:
         self._near: dict[str, Pair] = {}  # agree with a tensor PyTorch computes in the same module
         self._far: dict[str, Pair] = {}  # agree with one it computes elsewhere
         self._kept = 0
+        self._unlike = _Unlike(slices.budget)
 
     def pairs(self) -> dict[str, Pair]:
         """The partner of each tensor that has one."""
@@ -125,13 +126,18 @@ class Pairing:
             array = to_numpy(tensor.detach())
             elsewhere = not tells_little(array)
             limit = self._limits(event.dtype)
+            alike = False
             for name in names:
                 here = self._origins[name].module == event.module
                 if (here or (elsewhere and name not in far)) and samples[name].may_agree(array, limit):
                     seen = glance(array, arrays[name], limit)
                     if seen.ok:
                         (near if here else far)[name] = Pair(str(event), seen, event.order)
+                        alike |= here
+            if not alike:
+                self._unlike.keep(event, array)
 
+        self._unlike.clear()
         with watched(self._root, see):
             self._ask()
         self._events = events
@@ -220,21 +226,47 @@ class Pairing:
     def _differing(self, arrays: Mapping[str, Array], expected: Mapping[int, tuple[str, bool]]) -> dict[str, Pair]:
         found: dict[str, Pair] = {}
 
-        def see(event: Event, tensor: torch.Tensor) -> None:
-            name, certain = expected.get(event.order, ("", False))
-            if name in arrays:
-                array = to_numpy(tensor.detach())
-                seen = glance(array, arrays[name], self._limits(event.dtype))
-                both = None
-                if not seen.ok and self._kept < _KEPT and array.nbytes <= _KEPT_BYTES:
-                    self._kept += 1
-                    both = np.array(array), arrays[name]
-                found[name] = Pair(str(event), seen, event.order, certain, both)
+        def hold(event: Event, array: Array) -> None:
+            name, certain = expected[event.order]
+            seen = glance(array, arrays[name], self._limits(event.dtype))
+            both = None
+            if not seen.ok and self._kept < _KEPT and array.nbytes <= _KEPT_BYTES:
+                self._kept += 1
+                both = np.array(array), arrays[name]
+            found[name] = Pair(str(event), seen, event.order, certain, both)
 
-        if arrays:
+        def see(event: Event, tensor: torch.Tensor) -> None:
+            if event.order in wanted:
+                hold(event, to_numpy(tensor.detach()))
+
+        wanted = {order for order, (name, _) in expected.items() if name in arrays}
+        if wanted <= self._unlike.arrays.keys():
+            for event in (e for e in self._events if e.order in wanted):
+                hold(event, self._unlike.arrays[event.order])
+        elif arrays:
             with watched(self._root, see):
                 self._ask()
         return found
+
+
+class _Unlike:
+    """What PyTorch computed and no tensor agrees with, kept for a second look if all of it fits into some bytes."""
+
+    def __init__(self, budget: int) -> None:
+        self._budget = budget
+        self.arrays: dict[int, Array] = {}
+
+    def clear(self) -> None:
+        """Forget all: the model runs again."""
+        self.arrays = {}
+        self._room = self._budget
+
+    def keep(self, event: Event, array: Array) -> None:
+        self._room -= array.nbytes
+        if self._room >= 0:
+            self.arrays[event.order] = np.array(array)
+        else:
+            self.arrays = {}
 
 
 def _producer(value: ir.Value) -> ir.Node:

@@ -115,7 +115,7 @@ class Slices:
     def __init__(
         self, layered: Layered, feeds: Mapping[str, Array], budget: int, say: Callable[[str], None] | None = None
     ) -> None:
-        self._layered, self._feeds, self._budget = layered, feeds, budget
+        self._layered, self._feeds, self.budget = layered, feeds, budget
         self._say = say or (lambda text: None)
         self._kept: dict[str, Array] | None = None
         self.values = layered.values
@@ -129,7 +129,7 @@ class Slices:
             yield {n: a for n, a in self._kept.items() if n in names}
             return
         wanted = [n for n in self.values if n in names]
-        pieces = self._layered.slices(self._feeds, self._budget, wanted)
+        pieces = self._layered.slices(self._feeds, self.budget, wanted)
         for number, piece in enumerate(pieces, start=1):
             self._say(f"comparing {len(wanted)} layers, slice {number} of {len(pieces)}")
             arrays = self._layered.run(self._feeds, piece) if piece else {}

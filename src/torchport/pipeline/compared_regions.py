@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import torch
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from torchport.capture.origins import origin_of
 from torchport.comparing.against_onnx import OnnxReference
@@ -41,13 +41,13 @@ def narrowed(
 ) -> Region:
     """The region, or fewer of its nodes if a fresh export of the module around them tells which."""
     best = region
-    for path, (args, kwargs) in _called_once(root, origin_of(region.nodes[-1]).module, ask):
+    for path, called in _called_once(root, origin_of(region.nodes[-1]).module, ask):
         try:
-            fresh = export(root.get_submodule(path), args, kwargs=kwargs, allow_unproven=True)
+            fresh = export(called, called.given, allow_unproven=True)
             part = Layered(cut(candidate.model, module=path) if path else candidate.model, candidate.session.engine)
         except TorchportError:
             continue  # what cannot be exported alone cannot tell; a module around it may
-        found = _looked(fresh.model, part, args, kwargs, candidate, feeds, limits, budget)
+        found = _looked(fresh.model, part, called.given, candidate, feeds, limits, budget)
         kept = {str(n.name) for n in found.nodes} if found is not None else set()
         if kept and len(kept) < len(best.nodes) and kept <= {str(n.name) for n in best.nodes}:
             best = Region(tuple(n for n in best.nodes if str(n.name) in kept), region.end)
@@ -59,15 +59,14 @@ def narrowed(
 def _looked(
     fresh: ir.Model,
     part: Layered,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
+    given: tuple[torch.Tensor, ...],
     candidate: Layered,
     feeds: Mapping[str, Array],
     limits: Callable[[str, str], Tolerance],
     budget: int,
 ) -> Region | None:
     reference = Layered(fresh, candidate.session.engine)
-    theirs = _as_inputs(reference, args, kwargs)
+    theirs = _as_inputs(reference, given)
     if theirs is None:
         return None
     wanted = [i.name for i in part.session.inputs]
@@ -79,15 +78,12 @@ def _looked(
     return look(part, against, ours, budget=budget, agree=[]).region
 
 
-def _as_inputs(reference: Layered, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Array] | None:
+def _as_inputs(reference: Layered, given: tuple[torch.Tensor, ...]) -> dict[str, Array] | None:
     """What a module is called with, by the names of its export's inputs; None if it is not clear which is which."""
-    tensors = {n: to_numpy(t) for n, t in kwargs.items() if isinstance(t, torch.Tensor)}
-    rest = [to_numpy(t) for t in tree_leaves(args) if isinstance(t, torch.Tensor)]
     infos = reference.session.inputs
-    free = [i.name for i in infos if i.name not in tensors]
-    if len(rest) != len(free) or len(infos) != len(rest) + len(tensors):
+    if len(given) != len(infos):
         return None
-    found = {**tensors, **dict(zip(free, rest, strict=True))}
+    found = {i.name: to_numpy(t) for i, t in zip(infos, given, strict=True)}
     return found if all(found[i.name].dtype.name == i.dtype for i in infos) else None
 
 
@@ -95,16 +91,37 @@ def _same(a: Array, b: Array) -> bool:
     return (a.shape, a.dtype) == (b.shape, b.dtype) and glance(b, a).ok
 
 
-def _called_once(
-    root: torch.nn.Module, path: str, ask: Callable[[], Any]
-) -> Iterator[tuple[str, tuple[tuple[Any, ...], dict[str, Any]]]]:
-    """The modules around `path`, innermost first, that are called once in a run, and what they are called with."""
+class _Called(torch.nn.Module):
+    """A module as it was called, to be called again with its tensors: each once, where it was given in several places.
+
+    Args:
+        module: the module.
+        arguments: positional ones and those by name.
+    """
+
+    def __init__(self, module: torch.nn.Module, arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> None:
+        super().__init__()
+        self.module = module
+        leaves, self._structure = tree_flatten(arguments)
+        tensors = {id(leaf): leaf for leaf in leaves if isinstance(leaf, torch.Tensor)}
+        order = list(tensors)
+        self._leaves = [order.index(id(x)) if isinstance(x, torch.Tensor) else (x,) for x in leaves]
+        self.given = tuple(t.detach().clone() for t in tensors.values())
+
+    def forward(self, *tensors: torch.Tensor) -> Any:
+        leaves = [tensors[x] if isinstance(x, int) else x[0] for x in self._leaves]
+        args, kwargs = tree_unflatten(leaves, self._structure)
+        return self.module(*args, **kwargs)
+
+
+def _called_once(root: torch.nn.Module, path: str, ask: Callable[[], Any]) -> Iterator[tuple[str, _Called]]:
+    """The modules around `path`, innermost first, that are called once in a run, as they are called."""
     parts = path.split(".") if path else []
     around = [".".join(parts[:n]) for n in range(len(parts), -1, -1)]
-    calls: dict[str, list[Any]] = {p: [] for p in around}
+    calls: dict[str, list[_Called]] = {p: [] for p in around}
 
     def note(place: str) -> Callable[[Any, Any, Any], None]:
-        return lambda _, args, kwargs: calls[place].append(_copied((args, kwargs)))
+        return lambda module, args, kwargs: calls[place].append(_Called(module, (args, kwargs)))
 
     handles = [root.get_submodule(p).register_forward_pre_hook(note(p), with_kwargs=True) for p in around]
     try:
@@ -113,13 +130,5 @@ def _called_once(
         for handle in handles:
             handle.remove()
     for place in around:
-        if len(calls[place]) == 1 and calls[place][0] is not None:
+        if len(calls[place]) == 1:
             yield place, calls[place][0]
-
-
-def _copied(arguments: Any) -> Any:
-    """The arguments as they are now; None where one tensor is given twice, which a copy would not show."""
-    tensors = [t for t in tree_leaves(arguments) if isinstance(t, torch.Tensor)]
-    if len({id(t) for t in tensors}) < len(tensors):
-        return None
-    return tree_map_only(torch.Tensor, lambda t: t.detach().clone(), arguments)
