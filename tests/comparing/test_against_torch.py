@@ -16,6 +16,7 @@ import torchport as tp
 from torchport.comparing.comparison import Comparison
 from torchport.comparing.torch_events import Event, watched
 from torchport.pipeline import compared_regions
+from torchport.silence import silence
 
 
 class Attention(nn.Module):
@@ -215,6 +216,21 @@ def test_a_file_of_torchs_own_exporter_with_weights_beside_it_is_compared(tmp_pa
     assert isinstance(found, Comparison)
     assert found.agrees
     assert found.outputs[0].max_abs < 1e-5
+
+
+def test_a_step_inside_attention_of_torchs_own_exporter_is_found(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    net = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True).eval()
+    x = torch.randn(2, 5, 16)
+    with silence():
+        torch.onnx.export(net, (x,), tmp_path / "net.onnx", dynamo=True, verbose=False)
+    model = tp.graph.load(tmp_path / "net.onnx")
+    *_, node = (n for n in model.graph if n.op_type == "Mul")  # of the keys, which two nodes before it turned
+    _scaled(model, node, 1)
+    found = tp.compare(net, model, (x,), layers=True)
+    assert isinstance(found, Comparison)
+    assert found.first_divergence is not None
+    assert found.first_divergence.suspects == (node.name,)
 
 
 def test_the_model_is_left_as_it_was(attention: Made) -> None:

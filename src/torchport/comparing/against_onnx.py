@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -37,21 +37,43 @@ class OnnxReference:
         self._layered, self._feeds, self._limits = layered, feeds, limits
         found = match(layered.model, candidate)
         self._partners = {str(b.name): str(a.name) for a, b in found.values.items() if str(a.name) in layered.values}
+        self._likely = _in_one_role(found.values, layered.values)
 
     def pairs(self, slices: Slices) -> Mapping[str, Pair]:
         found: dict[str, Pair] = {}
-        for arrays in slices.only(self._partners):
-            own = self.fetch({n: self._partners[n] for n in arrays})
-            found |= {n: self._pair(self._partners[n], own[n], array) for n, array in arrays.items()}
+        for arrays in slices.only({*self._partners, *self._likely}):
+            matching, likely = ({n: m[n] for n in arrays if n in m} for m in (self._partners, self._likely))
+            own = self._run({*matching.values(), *likely.values()})
+            for name, array in arrays.items():
+                partner = matching.get(name)
+                if partner is not None and (own[partner].shape == array.shape or partner == name):
+                    found[name] = self._pair(partner, own[partner], array)
+                elif name in likely and (pair := self._pair(likely[name], own[likely[name]], array)).glance.ok:
+                    found[name] = pair
         return found
 
     def _pair(self, name: str, reference: Array, candidate: Array) -> Pair:
         limit = self._limits(reference.dtype.name, candidate.dtype.name)
-        return Pair(f"'{name}'", glance(*alike(reference, candidate), limit), name)
+        certain = reference.shape == candidate.shape  # or it is another tensor of this name
+        return Pair(f"'{name}'", glance(*alike(reference, candidate), limit), name, certain)
 
     def fetch(self, keys: Mapping[str, Any]) -> Mapping[str, Array]:
-        own = self._layered.run(self._feeds, list(dict.fromkeys(keys.values()))) if keys else {}
+        own = self._run(set(keys.values()))
         return {name: own[key] for name, key in keys.items()}
+
+    def _run(self, names: Collection[str]) -> dict[str, Array]:
+        return self._layered.run(self._feeds, list(names)) if names else {}
+
+
+def _in_one_role(matched: Mapping[ir.Value, ir.Value], known: Mapping[str, ir.Value]) -> dict[str, str]:
+    """What goes into the same place of two nodes that match: it may be the same, though made otherwise."""
+    found: dict[str, str] = {}
+    for ours, theirs in matched.items():
+        one, other = ours.producer(), theirs.producer()
+        if one is not None and other is not None and one.op_identifier() == other.op_identifier():
+            pairs = zip(one.inputs, other.inputs, strict=False)
+            found |= {str(b.name): str(a.name) for a, b in pairs if a is not None and b is not None and a.name in known}
+    return found
 
 
 def alike(reference: Array, candidate: Array) -> tuple[Array, Array]:

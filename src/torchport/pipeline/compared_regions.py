@@ -44,7 +44,7 @@ def narrowed(
     for path, called in _called_once(root, origin_of(region.nodes[-1]).module, ask):
         try:
             fresh = export(called, called.given, allow_unproven=True)
-            part = Layered(cut(candidate.model, module=path) if path else candidate.model, candidate.session.engine)
+            part = _part(candidate, path)
         except TorchportError:
             continue  # what cannot be exported alone cannot tell; a module around it may
         found = _looked(fresh.model, part, called.given, candidate, feeds, limits, budget)
@@ -56,6 +56,15 @@ def narrowed(
     return best
 
 
+def _part(candidate: Layered, path: str) -> Layered:
+    """The candidate's nodes of a module, with no outputs but those that others use."""
+    plain = candidate.model.clone()
+    outputs = [v for v in plain.graph.outputs if v.name in candidate.outputs]
+    plain.graph.outputs.clear()
+    plain.graph.outputs.extend(outputs)
+    return Layered(cut(plain, module=path) if path else plain, candidate.session.engine, candidate.libraries)
+
+
 def _looked(
     fresh: ir.Model,
     part: Layered,
@@ -65,7 +74,7 @@ def _looked(
     limits: Callable[[str, str], Tolerance],
     budget: int,
 ) -> Region | None:
-    reference = Layered(fresh, candidate.session.engine)
+    reference = Layered(fresh, candidate.session.engine, candidate.libraries)
     theirs = _as_inputs(reference, given)
     if theirs is None:
         return None
