@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -11,6 +12,8 @@ import torch
 from agreement import check
 from torch import Tensor, distributed, nn
 from torch.nn.utils import parametrizations, parametrize
+
+import torchport as tp
 
 BATCH = {"x": {0: "batch"}}
 
@@ -56,6 +59,39 @@ def test_parallel_and_compiled_parts_are_seen_through(tmp_path: Path, process_gr
     assert exported.route == "export"
     assert ops == {"Gemm": 4, "Relu": 1}
     assert isinstance(model.parts[0], nn.parallel.DistributedDataParallel)  # as it was
+
+
+def _hooked(model: nn.Module) -> nn.Module:
+    model.register_forward_pre_hook(lambda module, args: (args[0] * 2,))
+    model.register_forward_hook(lambda module, args, out: out * 3 + 1)
+    return model
+
+
+class _Doubling(nn.DataParallel):
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return super().forward(*args, **kwargs) * 2
+
+
+def _with_forward(model: nn.Module) -> nn.Module:
+    inner = model.forward
+    model.forward = lambda *args: inner(*args) * 2  # type: ignore[method-assign]
+    return model
+
+
+_WRAPPED: dict[str, Callable[[nn.Module], nn.Module]] = {
+    "hooks on DataParallel": lambda m: _hooked(nn.DataParallel(m)),
+    "hooks on DataParallel on a part": lambda m: nn.Sequential(_hooked(nn.DataParallel(m)), nn.Tanh()),
+    "hooks on what is compiled": lambda m: _hooked(torch.compile(m)),  # type: ignore[arg-type]
+    "hooks on both": lambda m: _hooked(torch.compile(_hooked(nn.DataParallel(m)))),  # type: ignore[arg-type]
+    "a subclass": _Doubling,
+    "a forward of its own": lambda m: _with_forward(nn.DataParallel(m)),
+}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of TorchScript, which torch.compile imports
+@pytest.mark.parametrize("name", _WRAPPED)
+def test_what_was_put_on_a_wrapper_is_exported(name: str, tmp_path: Path) -> None:
+    check(tmp_path, _WRAPPED[name](nn.Linear(8, 4)).eval(), x(3), [x(1), x(5)], dynamic={0: {0: "batch"}})
 
 
 class Symmetric(nn.Module):
@@ -141,6 +177,35 @@ class Counting(nn.Module):
         self.calls += 1
         self.mean.mul_(0.9).add_(0.1 * x.mean(0))
         return (x - self.mean) * self.calls
+
+
+class Averaging(nn.Module):
+    """Gives the buffers it writes to, whole and in part."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(8))
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+        self.mean: Tensor
+        self.calls: Tensor
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        self.calls += 1
+        self.mean.mul_(0.9).add_(x.mean(0), alpha=0.1)
+        return x - self.mean, self.calls, self.mean, self.mean[:3]
+
+
+def test_buffers_that_are_written_to_and_given(tmp_path: Path) -> None:
+    net = Averaging().eval()
+    exported = tp.export(net, x(3), dynamic=BATCH, output=tmp_path / "net.onnx")
+    assert not net.calls
+    assert not net.mean.any()
+    for args in (x(1), x(5)):
+        got = tp.session(tmp_path / "net.onnx")(*args)
+        want = Averaging()(*args)
+        assert len(exported.outputs) == len(want)
+        for ours, theirs in zip(got, want, strict=True):
+            torch.testing.assert_close(ours, theirs)
 
 
 def test_layers_with_a_change_beside_them_and_buffers_that_are_written_to(tmp_path: Path) -> None:

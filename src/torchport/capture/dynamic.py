@@ -14,6 +14,7 @@ The form is ``{input name: {axis: Dim}}``. The dialects, all of which may be mix
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
@@ -21,7 +22,7 @@ from typing import Any
 
 import torch
 
-from torchport.capture.structure import Branch, Call, Fixed, Node, Slot, slots
+from torchport.capture.structure import Branch, Call, Fixed, Node, Slot, signature_of, slots
 from torchport.errors import DynamicError
 from torchport.records import Dim
 
@@ -144,8 +145,20 @@ class _Reader:
                 dims[index] = dim
         return dims
 
+    def _positions(self) -> list[tuple[str, Node]]:
+        """The inputs as a caller counts them: those of *args one by one."""
+        parameters = signature_of(self.call.target).parameters
+        found: list[tuple[str, Node]] = []
+        for name, node in self.call.arguments.items():
+            variadic = name in parameters and parameters[name].kind is inspect.Parameter.VAR_POSITIONAL
+            if variadic and isinstance(node, Branch):
+                found += [(f"{name}.{key}", child) for key, child in node.children.items()]
+            else:
+                found.append((name, node))
+        return found
+
     def _read_position(self, position: int, spec: Any) -> None:
-        nodes = list(self.call.arguments.items())
+        nodes = self._positions()
         if not -len(nodes) <= position < len(nodes):
             raise DynamicError(
                 f"there is no input {position}: the model has {len(nodes)}",

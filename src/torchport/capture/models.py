@@ -9,10 +9,9 @@ from typing import Any
 import torch
 
 from torchport.capture.structure import Call
+from torchport.capture.wrappers import unwrapped
 from torchport.errors import InputError, SourceError
 from torchport.tensors import FLOATS, dtype_name
-
-_WRAPPERS = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,13 +33,7 @@ class Subject:
 
 def subject(model: Any) -> Subject:
     """Recognize the model, taking off what only matters for training or compilation."""
-    while True:
-        if isinstance(model, _WRAPPERS):
-            model = model.module
-        elif isinstance(model, torch.nn.Module) and isinstance(getattr(model, "_orig_mod", None), torch.nn.Module):
-            model = model._orig_mod  # torch.compile's wrapper
-        else:
-            break
+    model = unwrapped(model)
     if isinstance(model, torch.export.ExportedProgram):
         return Subject(model, model.module(check_guards=False))
     if isinstance(model, type) or not callable(model):

@@ -30,7 +30,8 @@ class Reference:
         tensors = [to_torch(np.array(a)).to(d) for a, d in zip(arrays, self._devices, strict=True)]
         try:
             with torch.no_grad():
-                self.output_names, outputs = output_tensors(self._call(*tensors))
+                self.output_names, given = output_tensors(self._call(*tensors))
+                outputs = [o.clone() if self._snapshot.holds(o) else o for o in given]
         finally:
             self._snapshot.restore()
         self.complex_outputs = [n for n, o in zip(self.output_names, outputs, strict=True) if o.is_complex()]

@@ -58,6 +58,13 @@ class Snapshot:
         buffers = target.buffers() if isinstance(target, torch.nn.Module) else ()
         self._buffers = [(b, b.detach().clone()) for b in buffers if b.device.type != "meta"]
 
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor lies in a buffer, and so would change with it when that is restored."""
+        if tensor.layout != torch.strided:
+            return False
+        place = tensor.untyped_storage().data_ptr()
+        return any(place == buffer.untyped_storage().data_ptr() for buffer, _ in self._buffers)
+
     def restore(self) -> None:
         for module, attributes, contents in self._attributes:
             module.__dict__.clear()

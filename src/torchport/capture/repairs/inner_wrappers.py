@@ -1,6 +1,6 @@
 """DataParallel and DistributedDataParallel around a part of a model.
 
-Around the whole they are taken off before anything else (models.py). Inside, they would spread the work over devices
+Around the whole they are taken off before anything else (wrappers.py). Inside, they would spread the work over devices
 and processes, which no capture can follow; the part itself stands in their place while the model is captured.
 """
 
@@ -13,17 +13,20 @@ from typing import Any
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from torchport.capture.wrappers import is_wrapper, unwrapped
+
 NAME = "inner wrappers taken off"
 
-_WRAPPERS = (nn.DataParallel, DistributedDataParallel)
+_PARALLEL = (nn.DataParallel, DistributedDataParallel)
 
 
 @contextlib.contextmanager
 def repaired(target: Any) -> Iterator[bool]:
     modules = list(target.modules()) if isinstance(target, nn.Module) else []
-    wrapped = [(m, name, part) for m in modules for name, part in m._modules.items() if isinstance(part, _WRAPPERS)]
+    parts = [(m, name, part) for m in modules for name, part in m._modules.items() if isinstance(part, _PARALLEL)]
+    wrapped = [(m, name, part) for m, name, part in parts if is_wrapper(part)]
     for module, name, part in wrapped:
-        module._modules[name] = part.module
+        module._modules[name] = unwrapped(part)
     try:
         yield bool(wrapped)
     finally:
