@@ -16,6 +16,7 @@ from torchport.records import Origin
 MODULE, SOURCE, OPERATOR = "torchport.module", "torchport.source", "torchport.operator"
 CALL = "torchport.call"  # in `node.meta`, which is not saved: nodes of one torch operator's call share it
 _TORCH = "pkg.torch.onnx."
+_NO_MODULE = "_empty_nn_module_stack"  # what torch writes where it does not know
 
 
 def write_origins(model: ir.Model) -> None:
@@ -62,7 +63,7 @@ def _from_metadata(node: ir.Node) -> Origin | None:
         return None
     path = ast.literal_eval(scopes)
     classes = ast.literal_eval(node.metadata_props.get(_TORCH + "class_hierarchy", "[]"))
-    module = _without_prefix(path[-2]) if len(path) > 1 else ""
+    module = _without_prefix(path[-2]) if len(path) > 1 and not path[-2].startswith(_NO_MODULE) else ""
     node.meta[CALL] = path[-1]
     stack = node.metadata_props.get(_TORCH + "stack_trace", "")
     return Origin(module, line_of_stack(stack), classes[-1] if classes else "")

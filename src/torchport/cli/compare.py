@@ -53,7 +53,7 @@ def command(
 ) -> None:
     """Hold model B against A: PyTorch models, ONNX files or .npz of saved tensors.
 
-    Exits 1 if an output differs.
+    Exits 1 if an output differs, or an engine cannot run the model.
 
     \b
     torchport compare model.py:Net model.onnx --input x=float32[1,3,224,224]

@@ -22,7 +22,7 @@ class OnnxReference:
 
     Args:
         layered: the reference.
-        candidate: the model that is held against it.
+        candidate: the model that is held against it, with no outputs but its own.
         feeds: the reference's inputs.
         limits: the tolerance for a pair of dtypes.
     """
@@ -35,8 +35,10 @@ class OnnxReference:
         limits: Callable[[str, str], Tolerance],
     ) -> None:
         self._layered, self._feeds, self._limits = layered, feeds, limits
-        found = match(layered.model, candidate)
-        self._partners = {str(b.name): str(a.name) for a, b in found.values.items() if str(a.name) in layered.values}
+        found = match(layered.given, candidate)
+        ends = [(layered.given.graph.outputs[i], candidate.graph.outputs[j]) for i, j in found.outputs]
+        matching = [*ends, *found.values.items()]  # what makes an output may have no partner, the output has
+        self._partners = {str(b.name): str(a.name) for a, b in matching if str(a.name) in layered.values}
         self._likely = _in_one_role(found.values, layered.values)
 
     def pairs(self, slices: Slices) -> Mapping[str, Pair]:
@@ -46,7 +48,7 @@ class OnnxReference:
             own = self._run({*matching.values(), *likely.values()})
             for name, array in arrays.items():
                 partner = matching.get(name)
-                if partner is not None and (own[partner].shape == array.shape or partner == name):
+                if partner is not None and _comparable(own[partner], array, same_name=partner == name):
                     found[name] = self._pair(partner, own[partner], array)
                 elif name in likely and (pair := self._pair(likely[name], own[likely[name]], array)).glance.ok:
                     found[name] = pair
@@ -74,6 +76,16 @@ def _in_one_role(matched: Mapping[ir.Value, ir.Value], known: Mapping[str, ir.Va
             pairs = zip(one.inputs, other.inputs, strict=False)
             found |= {str(b.name): str(a.name) for a, b in pairs if a is not None and b is not None and a.name in known}
     return found
+
+
+def _comparable(reference: Array, candidate: Array, *, same_name: bool) -> bool:
+    """Whether two tensors that match can be the same; a quantized one holds other numbers."""
+    kinds = {_is_float(a) for a in (reference, candidate)}
+    return len(kinds) == 1 and (reference.shape == candidate.shape or same_name)
+
+
+def _is_float(array: Array) -> bool:
+    return "float" in array.dtype.name
 
 
 def alike(reference: Array, candidate: Array) -> tuple[Array, Array]:

@@ -14,8 +14,9 @@ Array = np.ndarray[Any, Any]
 def top_places(reference: Array, candidate: Array) -> dict[str, Any]:
     """``top1`` and ``top5``, the shares of rows with the same decision; nothing if the tensors are no 2-D floats.
 
-    A row with NaN decides nothing, and so differs. Of equal numbers the first one counts, on both sides: a candidate
-    that gives the same number everywhere must not agree with everything.
+    A row with NaN decides nothing, and so differs; if every row of the reference has NaN, nothing is told. Of equal
+    numbers the first one counts, on both sides: a candidate that gives the same number everywhere must not agree with
+    everything.
 
     Example:
         >>> top_places(np.float32([[1, 3, 2]]), np.float32([[0, 9, 1]]))
@@ -23,6 +24,8 @@ def top_places(reference: Array, candidate: Array) -> dict[str, Any]:
     """
     fits = reference.ndim == 2 and reference.shape[0] > 0 and reference.shape[1] > 1
     if not fits or not (_real(reference) and _real(candidate)):
+        return {}
+    if np.isnan(reference).any(axis=1).all():
         return {}
     rows, classes = reference.shape
     step = max(1, PIECE // classes)

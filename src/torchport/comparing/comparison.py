@@ -68,7 +68,10 @@ class Divergence:
     files: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        lines = [f"first divergence: node '{self.node}' ({self.operator})"]
+        return self.text()
+
+    def text(self, heading: str = "first divergence") -> str:
+        lines = [f"{heading}: node '{self.node}' ({self.operator})"]
         if len(self.suspects) > 1:
             lines.append(f"  or one of the {len(self.suspects) - 1} after it: {_some(self.suspects[1:])}")
         lines.append(f"  module  {self.origin.module or '(the model itself)'}")
@@ -92,7 +95,8 @@ class Comparison:
         outputs: the figures of each output, the worst over all samples.
         samples: how many were compared.
         layers: every tensor of the candidate, in order of execution; empty if not asked for.
-        first_divergence: where they part; None if the outputs agree or layers were not asked for.
+        first_divergence: where they part; None if nothing differs or layers were not asked for. Where the outputs
+            agree, it is a tensor inside that differs beyond doubt.
         worst: the sample with the largest error, and the file it was saved to.
         findings: what else the user should know.
         error: why the candidate could not be asked; empty if it could.
@@ -133,7 +137,8 @@ class Comparison:
         if self.layers:
             lines += ["", *_layer_lines(self.layers, every), *_module_lines(self.modules)]
         if self.first_divergence is not None:
-            lines += ["", str(self.first_divergence)]
+            heading = "first divergence, which the outputs do not show" if self.agrees else "first divergence"
+            lines += ["", self.first_divergence.text(heading)]
         if self.precision is not None:
             lines += ["", *_precision_lines(self.precision)]
         lines += [_bullet(str(f)) for f in self.findings]
@@ -184,6 +189,8 @@ def _module_lines(modules: Mapping[str, float]) -> list[str]:
 def _precision_lines(precision: Precision) -> list[str]:
     if precision.before.ok:
         return ["precision: no layer needs more"]
+    if not precision.enough and not precision.ranking:
+        return ["precision: no layer was found that could be kept in float32"]
     if not precision.enough:
         return [f"precision: not enough even with {len(precision.ranking)} layers in float32"]
     count = len(precision.layers)

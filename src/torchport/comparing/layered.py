@@ -48,6 +48,7 @@ class Layered:
     """A model in one session with all tensors of its main graph as outputs.
 
     Attributes:
+        given: the model as it was.
         model: the model, with these outputs.
         values: tensors that nodes of the main graph compute, by name, in order of execution.
     """
@@ -58,9 +59,10 @@ class Layered:
         engine: str,
         libraries: Sequence[str | os.PathLike[str]] = (),
     ) -> None:
-        given = files.load(model) if isinstance(model, (str, os.PathLike)) else model
-        self.outputs = [str(v.name) for v in given.graph.outputs]
-        self.model = expose(given) if any(n.op_type != "Constant" for n in given.graph) else given.clone()
+        self.given = files.load(model) if isinstance(model, (str, os.PathLike)) else model
+        self.outputs = [str(v.name) for v in self.given.graph.outputs]
+        computes = any(n.op_type != "Constant" for n in self.given.graph)
+        self.model = expose(self.given) if computes else self.given.clone()
         if any(k.startswith(_TORCH) for n in self.model.graph for k in n.metadata_props):
             write_origins(self.model)  # torch's own exporter tells the same in another form
         self.libraries = libraries

@@ -91,6 +91,10 @@ class Recording:
     exit_code: int
 
     def __str__(self) -> str:
+        if not self.calls:
+            return (
+                f"nothing was recorded: the program ended with exit code {self.exit_code} before it called {self.model}"
+            )
         told = f"recorded {self.calls} call{'' if self.calls == 1 else 's'} of {self.model} → {self.folder}"
         rest = ", ".join(f"{name} ({count})" for name, count in self.others.items())
         return told + (f"\nnot recorded: {rest}; choose with --model" if rest else "")
@@ -123,7 +127,7 @@ def record_program(
         exit_code = _run(list(argv))
     if not watch.saved.count and exit_code == 0:
         raise watch.nothing()
-    return Recording(str(folder), watch.saved.count, watch.chosen or "no model", watch.others(), exit_code)
+    return Recording(str(folder), watch.saved.count, watch.chosen or model or "a model", watch.others(), exit_code)
 
 
 class _Watch:

@@ -119,7 +119,7 @@ def _read(path: Path) -> Sample:
 
 def _check_magic(start: bytes) -> None:
     """Anything else numpy takes for a pickle, and says so, which leads astray."""
-    if not start.startswith((b"PK", b"\x93NUMPY")):
+    if not start.startswith((b"PK\x03\x04", b"PK\x05\x06", b"\x93NUMPY")):
         raise ValueError("it is no file of numpy's" if start else "it is empty")
 
 

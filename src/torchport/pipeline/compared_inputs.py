@@ -16,7 +16,7 @@ from torchport.pipeline.compared_sides import OnnxSide, SavedSide, Side, is_save
 from torchport.pipeline.same_meaning import made_up
 from torchport.records import Finding
 
-MADE_UP = "the inputs were made up from the shapes: give real ones with --input or --data"
+MADE_UP = "made up from the shapes"
 
 
 def given_samples(sources: tuple[Any, Any], inputs: Any, data: Any, opened: Mapping[int, OnnxSide]) -> Iterator[Sample]:
@@ -77,8 +77,10 @@ def unused_inputs(sample: Sample, sides: tuple[Side, Side]) -> list[Finding]:
         if not found and not any(isinstance(s, SavedSide) and name in s.tensors for s in sides):
             known = ", ".join(dict.fromkeys(n for s in asked for n in s.inputs))
             raise InputError(f"there is no input '{name}'", where=f"the models take: {known}")
-    alone = {n: found[0].label for n, found in takers.items() if len(found) == 1 < len(asked)}
-    return [Finding(f"input '{n}' is taken by {label} only") for n, label in alone.items()]
+    in_order = [s for s in asked if not set(s.inputs) & set(sample.arrays)]  # what it takes has other names
+    alone = {n: found[0].label for n, found in takers.items() if len(found) == 1 < len(asked) - len(in_order)}
+    told = [Finding(f"{s.label} takes the inputs in order, as {', '.join(s.inputs)}") for s in in_order]
+    return told + [Finding(f"input '{n}' is taken by {label} only") for n, label in alone.items()]
 
 
 class SameInputs:

@@ -99,10 +99,13 @@ def find_layers(
         from torchport.comparing.isolating import isolated
 
         alone = isolated(candidate, reference, found.pairs, own, budget=budget, limits=limits, say=say)
-        layers = tuple(dataclasses.replace(x, isolated=alone.get(x.tensor)) for x in layers)
+        layers = tuple(_alone(x, alone.get(x.tensor)) for x in layers)
     divergence = None
     findings: list[Finding] = []
-    if found.region is not None:
+    hidden = [n for n in candidate.outputs if n not in agree and n in found.pairs and found.pairs[n].glance.ok]
+    if hidden:
+        findings.append(Finding(_HIDDEN.format(engine=candidate_side.engine, name=hidden[0])))
+    if found.region is not None and not (hidden and set(hidden) == set(candidate.outputs) - set(agree)):
         region = found.region
         side = sides[0]
         if len(region.nodes) > 1:
@@ -111,9 +114,21 @@ def find_layers(
             region = narrowed(region, candidate, side.root, lambda: side.ask(feeds), own, limits=limits, budget=budget)
             layers = _told(layers, found.region, region)
         divergence = _divergence(candidate, reference, found, region, own, limits, save)
-    elif set(agree) != set(candidate.outputs):
+    elif set(agree) | set(hidden) != set(candidate.outputs):
         findings.append(Finding("the outputs differ, but no tensor inside could be paired with one that differs"))
     return Found(layers, divergence, tuple(findings))
+
+
+_HIDDEN = (
+    "output '{name}' differs when {engine} runs the model as it is, and agrees when every tensor is looked at: the "
+    "error is made where {engine} fuses nodes; compare with another engine, or with its optimizations off"
+)
+
+
+def _alone(layer: Layer, seen: Glance | None) -> Layer:
+    """What is off with the reference's inputs makes an error of its own, whatever else came in."""
+    born = layer.state == "carried" and seen is not None and not seen.ok
+    return dataclasses.replace(layer, isolated=seen, state="born" if born else layer.state)
 
 
 def _told(layers: tuple[Layer, ...], before: Region, after: Region) -> tuple[Layer, ...]:
@@ -135,7 +150,7 @@ def _reference(side: Side, candidate: Layered, feeds: Mapping[str, Array], limit
         return TorchReference(side, feeds, limits)
     if isinstance(side, OnnxSide):
         layered = Layered(side.model, side.engine, side.libraries)
-        return OnnxReference(layered, candidate.model, side.fit(feeds), limits)
+        return OnnxReference(layered, candidate.given, side.fit(feeds), limits)
     assert isinstance(side, SavedSide)
     return SavedReference(side, limits)
 

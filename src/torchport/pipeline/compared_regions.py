@@ -83,7 +83,7 @@ def _looked(
     ours = {**{n: feeds[n] for n in wanted if n in feeds}, **(candidate.run(feeds, inner) if inner else {})}
     if not all(any(_same(a, g) for g in theirs.values()) for a in ours.values()):
         return None  # the error came in from outside
-    against = OnnxReference(reference, part.model, theirs, limits)
+    against = OnnxReference(reference, part.given, theirs, limits)
     return look(part, against, ours, budget=budget, agree=[]).region
 
 

@@ -67,7 +67,12 @@ class OnnxSide:
     def may_be_random(self) -> bool:
         """Whether there are nodes that draw numbers, or of which nobody knows."""
         nodes = ir.traversal.RecursiveGraphIterator(self.model.graph)
-        return bool(self.model.functions) or any(n.op_type in _RANDOM or n.domain for n in nodes)
+        return self.draws or bool(self.model.functions) or any(n.domain for n in nodes)
+
+    @property
+    def draws(self) -> bool:
+        """Whether there are nodes that draw numbers; two sessions may draw the same ones the first time."""
+        return any(n.op_type in _RANDOM for n in ir.traversal.RecursiveGraphIterator(self.model.graph))
 
     def ask(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         given = self.fit(feeds)

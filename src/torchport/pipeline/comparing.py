@@ -34,6 +34,7 @@ from torchport.records import Finding
 Array = np.ndarray[Any, Any]
 
 _QUANTIZED = Tolerance(0.1, 0.05)
+_HALVES = ("bfloat16", "float16")
 _QUANTIZING = {"QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul", "DequantizeLinear"}
 
 
@@ -43,9 +44,11 @@ class Limits:
 
     asked: Tolerance | None = None
     quantized: bool = False
+    inside: str = ""  # the coarsest floats a model computes in, whatever its outputs are
 
     def __call__(self, reference: str, candidate: str = "") -> Tolerance:
-        own = tolerance(reference, candidate if candidate in DEFAULTS else None)
+        known = [name for name in (candidate, self.inside) if name in DEFAULTS]
+        own = tolerance(reference, max(known, key=lambda name: DEFAULTS[name].rtol, default=None))
         if own.rtol == 0:
             return own  # whole numbers are exact
         if self.asked is not None:
@@ -153,6 +156,7 @@ class _Comparing:
         self._sources, self._engines, self._asked, self._say = sources, engines, asked, say
         self._stack = contextlib.ExitStack()
         self._findings: list[Finding] = []
+        self._told_order = False
         self.at_work = 0  # which side is being asked
 
     def run(self, inputs: Any, data: Any, data_b: Any) -> Comparison:
@@ -168,7 +172,7 @@ class _Comparing:
             if first is None:
                 raise InputError("there is no sample to compare on", next_step="give inputs or a folder of .npz files")
             if first.name == MADE_UP:
-                self._findings.append(Finding(MADE_UP))
+                self._findings.append(Finding(f"the inputs were {MADE_UP}: give real ones with --input or --data"))
             sides = (self._side(0, opened, first), self._side(1, opened, first))
             self._findings += unused_inputs(first, sides)
             return self._compare(sides, itertools.chain([first], samples), same_inputs_as(sides, data_b))
@@ -198,9 +202,10 @@ class _Comparing:
         self._findings += same.findings
         agree = [f.name for f in seen.worst_figures if f.ok]
         found = self._layers(sides, seen.worst, limits, agree) if self._asked.layers else Found()
-        if len(agree) < len(seen.worst_figures):
+        if len(agree) < len(seen.worst_figures) or any(isinstance(s, OnnxSide) and s.draws for s in sides):
             _check_repeatable(sides, seen.worst, answers)
         outputs = seen.merged()
+        self._findings += _empty_words(answers[0])
         return Comparison(
             (sides[0].label, sides[1].label),
             outputs,
@@ -217,7 +222,10 @@ class _Comparing:
         if quantized and self._asked.tolerance is None:
             told = f"a quantized model: {_QUANTIZED.atol:.0%} of the largest number is let through"
             self._findings.append(Finding(told))
-        return Limits(self._asked.tolerance, quantized)
+        inside = next((t for t in _HALVES for s in sides if isinstance(s, OnnxSide) and _computes_in(t, s.model)), "")
+        if inside and self._asked.tolerance is None:
+            self._findings.append(Finding(f"a model that computes in {inside}: it is held to that"))
+        return Limits(self._asked.tolerance, quantized, inside)
 
     def _layers(self, sides: tuple[Side, Side], sample: Sample, limits: Limits, agree: list[str]) -> Found:
         self._say("comparing layers")
@@ -242,12 +250,11 @@ class _Comparing:
                 where=f"{one.label} and {other.label}",
                 next_step="export the PyTorch model first",
             )
-        coarsest = "float16" if any(v.dtype == ir.DataType.FLOAT16 for v in _all_values(other.model)) else "float32"
         return needs_precision(
             one.model,
             other.model,
             [one.fit(numbers(sample)) for sample in samples],
-            tolerance=limits("float32", coarsest),
+            tolerance=limits("float32"),
             engine=one.engine,
             libraries=self._asked.libraries,
             progress=self._say,
@@ -284,7 +291,11 @@ class _Comparing:
             return [(n, n) for n in theirs]
         both = [n for n in theirs if n in ours]
         if len(ours) == len(theirs):
-            rest = zip((n for n in ours if n not in both), (n for n in theirs if n not in both), strict=True)
+            rest = list(zip((n for n in ours if n not in both), (n for n in theirs if n not in both), strict=True))
+            if len(rest) > 1 and not self._told_order:
+                self._told_order = True
+                pairs = ", ".join(f"{one}={other}" for one, other in rest)
+                self._findings.append(Finding(f"outputs are compared in order: {pairs}; --map says otherwise"))
             return [*((n, n) for n in both), *rest]
         if both and any(map(is_saved, self._sources)):
             return [(n, n) for n in both]
@@ -302,11 +313,19 @@ class _Comparing:
         return str(target)
 
 
-def _all_values(model: ir.Model) -> Iterator[ir.Value]:
-    yield from model.graph.inputs
-    yield from model.graph.initializers.values()
-    for node in model.graph:
-        yield from node.outputs
+def _empty_words(answers: Mapping[str, Array]) -> list[Finding]:
+    """Outputs whose agreement says nothing."""
+    floats = {n: a for n, a in answers.items() if "float" in a.dtype.name and a.size}
+    empty = [n for n, a in floats.items() if np.isnan(a.astype(np.float64)).all()]
+    return [Finding(f"output '{n}' of the reference is NaN throughout, which tells nothing") for n in empty]
+
+
+def _computes_in(dtype: str, model: ir.Model) -> bool:
+    """Whether a node of the main graph gives floats of this width."""
+    wanted = ir.DataType[dtype.upper()]
+    return any(v.dtype == wanted for node in model.graph for v in node.outputs) or any(
+        v.dtype == wanted for v in model.graph.initializers.values()
+    )
 
 
 def _check_repeatable(sides: tuple[Side, Side], sample: Sample, answers: Sequence[Mapping[str, Array]]) -> None:

@@ -113,6 +113,21 @@ class Rounds:
     def _by_names(self) -> None:
         for key in (name_key, output_key, weights_key):
             self._pair_unique(functools.partial(key, self.a), functools.partial(key, self.b), "name", self._plausible)
+        # Exporters count up: where one model has a node more, the names after it are those of other nodes. Once there
+        # are pairs around, they tell.
+        named = [p for p, why in zip(self.pairs, self.why, strict=True) if why == "name"]
+        while wrong := {p for p in named if self.partner[0][p[0]] == p[1] and not self._plausible(*p)}:
+            self._part(wrong)
+
+    def _part(self, wrong: set[tuple[int, int]]) -> None:
+        """Forget pairs."""
+        kept = [(p, why) for p, why in zip(self.pairs, self.why, strict=True) if p not in wrong]
+        for known in (*self.partner, *self.pair_of):
+            known[:] = [None] * len(known)
+        self.pairs, self.why = [], []
+        self._colored.clear()
+        for (n, m), why in kept:
+            self._match(n, m, why)
 
     def _interchangeable(self) -> None:
         """Nodes that nothing tells apart, as many on both sides: any pairing of them is right."""

@@ -1,0 +1,160 @@
+"""What a comparison must not claim: partners by chance, errors that looking removes, agreement about nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import torchport as tp
+from torchport.comparing.comparison import Comparison
+from torchport.engines import base
+from torchport.errors import InputError, RandomModelError
+
+Array = np.ndarray[Any, Any]
+X = {"x": np.random.default_rng(0).normal(size=(2, 4)).astype(np.float32)}
+
+
+def _compared(*args: Any, **options: Any) -> Comparison:
+    found = tp.compare(*args, **options)
+    assert isinstance(found, Comparison)
+    return found
+
+
+def _chain(blocks: int = 4, *, skip: int = 0, wrong: Sequence[int] = ()) -> ir.Model:
+    """Products, sums and sigmoids, whose names were counted up from another number."""
+    made = np.random.default_rng(1)
+    nodes, weights = [], []
+    last, number = "x", skip
+    for block in range(blocks):
+        product, total, out = (f"val_{number + n}" for n in (1, 2, 3))
+        matrix, bias = made.normal(size=(4, 4)), made.normal(size=4)
+        if block in wrong:
+            matrix = matrix * 1.5
+        weights.append(numpy_helper.from_array(matrix.astype(np.float32), f"w_{number}"))
+        weights.append(numpy_helper.from_array(bias.astype(np.float32), f"b_{number}"))
+        nodes.append(helper.make_node("MatMul", [last, f"w_{number}"], [product], f"node_MatMul_{number}"))
+        nodes.append(helper.make_node("Add", [product, f"b_{number}"], [total], f"node_Add_{number}"))
+        nodes.append(helper.make_node("Sigmoid", [total], [out], f"node_Sigmoid_{number}"))
+        last, number = out, number + 3
+    nodes[-1].output[0] = "y"
+    info = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", 4]) for n in ("x", "y")]
+    graph = helper.make_graph(nodes, "g", info[:1], info[1:], weights)
+    return ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9))
+
+
+@pytest.mark.parametrize("skip", [0, 3, 6])
+def test_names_that_an_exporter_counted_up_pair_nothing(skip: int) -> None:
+    found = _compared(_chain(), _chain(skip=skip), X, layers=True)
+    assert found.agrees
+    assert found.first_divergence is None
+    assert {layer.state for layer in found.layers} == {"agrees"}
+    broken = _chain(skip=skip, wrong=[2])
+    first = _compared(_chain(), broken, X, layers=True).first_divergence
+    assert first is not None
+    assert first.suspects == (f"node_MatMul_{skip + 6}",)
+
+
+def test_two_faults_show_as_two_when_each_layer_gets_the_references_inputs() -> None:
+    found = _compared(_chain(), _chain(wrong=[1, 3]), X, layers=True, isolate=True)
+    born = [layer.node for layer in found.layers if layer.state == "born"]
+    assert born == ["node_MatMul_3", "node_MatMul_9"]
+
+
+def test_a_quantized_tensor_is_no_partner_of_a_float() -> None:
+    quantized = _chain()
+    last = quantized.graph.node(-1)
+    scale, zero = (
+        ir.val(n, const_value=ir.tensor(a, name=n)) for n, a in (("s", np.float32(1 / 255)), ("z", np.uint8(0)))
+    )
+    for value in (scale, zero):
+        quantized.graph.initializers.add(value)
+    total = last.inputs[0]
+    small = ir.node("QuantizeLinear", [total, scale, zero], name="small")
+    small.outputs[0].name = "y_quantized"
+    large = ir.node("DequantizeLinear", [small.outputs[0], scale, zero], name="large")
+    large.outputs[0].name = "val_back"
+    quantized.graph.insert_before(last, [small, large])
+    last.replace_input_with(0, large.outputs[0])
+    found = _compared(_chain(), quantized, X, layers=True, rtol=1.0, atol=1.0)
+    assert {layer.tensor: layer.state for layer in found.layers}["y_quantized"] == "no partner"
+
+
+class _Fusing:
+    """ONNX Runtime, but where nobody looks at the products it adds a tenth."""
+
+    def __init__(self, model: Any) -> None:
+        self._runner = base.engines()["onnxruntime"].load()(model)
+        self.inputs, self.outputs = self._runner.inputs, self._runner.outputs
+
+    def run(self, feeds: Mapping[str, Array], only: Sequence[str] | None = None) -> Sequence[Array]:
+        found = self._runner.run(feeds, only)
+        return found if len(self.outputs) > 1 else [array + 0.1 for array in found]
+
+
+def test_an_error_that_looking_at_it_removes_is_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = {**base.engines(), "fusing": SimpleNamespace(load=lambda: _Fusing)}
+    monkeypatch.setattr(base, "engines", lambda: known)
+    results = tp.compare(_chain(), inputs=X, engines=("onnxruntime", "fusing"), layers=True)
+    assert isinstance(results, dict)
+    found = results["fusing"]
+    assert not found.agrees
+    assert found.first_divergence is None
+    assert "output 'y' differs when fusing runs the model as it is" in str(found)
+
+
+def test_a_divergence_that_the_outputs_do_not_show_is_called_so() -> None:
+    broken = _chain()
+    small = broken.graph.initializers["w_0"]
+    assert small.const_value is not None
+    small.const_value = ir.tensor(small.const_value.numpy() * 1.01, name="w_0")
+    text = str(_compared(_chain(), broken, X, layers=True, rtol=0.003, atol=0.003))
+    assert "which the outputs do not show: node 'node_MatMul_0'" in text
+    assert "the same" in text
+
+
+def _random() -> ir.Model:
+    nodes = [helper.make_node("RandomNormalLike", ["x"], ["r"]), helper.make_node("Add", ["x", "r"], ["y"])]
+    info = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", 4]) for n in ("x", "y")]
+    graph = helper.make_graph(nodes, "g", info[:1], info[1:])
+    return ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9))
+
+
+def test_two_random_models_that_draw_the_same_first_are_still_random() -> None:
+    with pytest.raises(RandomModelError, match="answers differently each time"):
+        tp.compare(_random(), _random(), X)
+
+
+def test_agreement_on_nan_is_called_empty() -> None:
+    found = _compared(_chain(), _chain(), {"x": np.full((2, 4), np.nan, np.float32)})
+    assert "NaN throughout" in str(found)
+    assert "top-1" not in str(found)
+
+
+def test_a_model_with_float16_inside_is_held_to_float16() -> None:
+    half = _chain()
+    for node in [n for n in half.graph if n.op_type == "Sigmoid"][:1]:
+        source = node.inputs[0]
+        down, up = (ir.node("Cast", [source], {"to": kind}) for kind in (TensorProto.FLOAT16, TensorProto.FLOAT))
+        down.outputs[0].name, up.outputs[0].name = "half", "whole"
+        down.outputs[0].type = ir.TensorType(ir.DataType.FLOAT16)
+        up.replace_input_with(0, down.outputs[0])
+        half.graph.insert_before(node, [down, up])
+        node.replace_input_with(0, up.outputs[0])
+    found = _compared(_chain(), half, X, precision=True)
+    assert found.agrees
+    assert found.precision is not None
+    assert found.precision.before.ok
+    assert "computes in float16" in str(found)
+
+
+def test_what_is_no_file_of_numpys_is_called_so(tmp_path: Path) -> None:
+    (tmp_path / "a.npz").write_bytes(b"PK junk")
+    with pytest.raises(InputError, match="no file of numpy's"):
+        tp.compare(_chain(), _chain(), data=tmp_path)
