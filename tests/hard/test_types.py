@@ -151,6 +151,27 @@ def test_a_turned_and_cast_factor_does_not_crash_onnx_runtime(tmp_path: Path) ->
     assert ops["MatMul"] == 1
 
 
+class Scaled(nn.Module):
+    """Numbers before and after products, one of which is given itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.MultiheadAttention(8, 4, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y, weights = self.mix(x, x, x)
+        z = x @ x.transpose(1, 2)
+        return y, weights, z, z * 0.1, (x / 0.7) @ y.transpose(1, 2)
+
+
+def test_numbers_beside_products_are_exact_in_float64(tmp_path: Path) -> None:
+    def given(batch: int, length: int) -> tuple[torch.Tensor]:
+        return (torch.randn(batch, length, 8, dtype=torch.float64),)
+
+    axes = {"x": {0: "batch", 1: "length"}}
+    check(tmp_path, Scaled().double().eval(), given(2, 5), [given(1, 3), given(3, 1)], dynamic=axes)
+
+
 def test_the_error_function_is_exact_to_the_last_digits_of_float64(tmp_path: Path) -> None:
     numbers = torch.cat([torch.linspace(-7, 7, 2001), torch.tensor([0.0, 1e-300, 100.0, -1e300])]).double()
     exported, _ = check(tmp_path, lambda x: torch.erf(x), (numbers,), [(numbers * 0.9,)])

@@ -21,7 +21,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from torchport.graph.kernels import crashes, integer_products, padded_pools, parts
+from torchport.graph.kernels import crashes, integer_products, padded_pools, parts, scaled_products
 from torchport.graph.kernels.element_types import fill_in
 from torchport.records import Finding
 
@@ -82,6 +82,7 @@ def fit(model: ir.Model, has_kernels: Asked, *, engine: str = "ONNX Runtime's CP
     crashes.avoid(model)
     integer_products.avoid(model)
     padded_pools.avoid(model)
+    scaled_products.avoid(model)
     return fitting.findings(engine)
 
 
