@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import math
 import warnings
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -501,6 +503,161 @@ class EqualOnOneSide(nn.Module):
         return y, torch.cat([kept, other]).sum()
 
 
+class OneRow(nn.Module):
+    """Conditions that set a size of one apart from the rest, alone and in `and`, `or` and `min`."""
+
+    def forward(self, x):
+        if x.sum() > 0:
+            x = x * 2
+        if x.shape[0] == 1:
+            x = x - 5
+        scale = 3 if len(x) > 1 and x.shape[0] != 5 else 0.5
+        if x.shape[0] - 1:
+            x = x + 7
+        return x * scale * max(x.shape[0] - 1, 1)
+
+
+class OnlyOneRow(nn.Module):
+    """The same, with nothing else to rewrite."""
+
+    def forward(self, x):
+        if x.shape[0] < 2:
+            return x - 5
+        return x
+
+
+class TwoEnds(nn.Module):
+    """A while on sizes, with no round at all where there is one row."""
+
+    def forward(self, x):
+        i, j = 0, x.shape[0] - 1
+        s = x[:, 0]
+        best = torch.full((), 50.0)
+        while i < j:
+            t = s[i] + s[j]
+            if t.abs() < best.abs():
+                best = t
+            if t < 0:
+                i += 1
+            else:
+                j -= 1
+        return best, i, j
+
+
+class SlicedOnOneSide(nn.Module):
+    """Slices in a branch on a size, which end elsewhere than at the example's size; their sizes are used."""
+
+    def forward(self, x):
+        if x.shape[0] > 4:
+            x = x[:5] * 3
+            x = x + torch.arange(x.shape[0] * 4).reshape(-1, 4)
+        else:
+            y = x[3:, ..., 1:]
+            x = torch.cat([x, y.new_ones(y.shape[0], 4)])
+        return x + 1
+
+
+class TensorOrNumber(nn.Module):
+    """`or` of a tensor and a number that the loop counts; in a test, and inside of the loop."""
+
+    def forward(self, x):
+        a = x.abs().sum()
+        i, hits = 0, 0
+        while a > 0.5 or i < 3:
+            a = a * 0.5
+            i += 1
+        for k, row in enumerate(x):
+            if (row > 0).all() or (k > 1 and row[0] > 0):
+                hits += 1
+                continue
+            a = a + row.sum() * k
+        return a, i, hits
+
+
+class Highest(nn.Module):
+    """The highest of numbers out of tensors, from minus infinity on."""
+
+    def forward(self, x):
+        best, place = float("-inf"), -1
+        for i, row in enumerate(x):
+            v = row.sum().item()
+            if v > best:
+                best, place = v, i
+        return x * best, place
+
+
+class Matched(nn.Module):
+    """`match` on a number out of a tensor: values, several of them, a condition, the rest."""
+
+    def forward(self, x):
+        match x.argmax().item() % 7:
+            case 0:
+                return x - 1
+            case 1 | 2:
+                y = x * 2
+            case 3 as k if x.sum() > 0:
+                y = x + k
+            case k if k > 4:
+                y = x / k
+            case _:
+                y = -x
+        return y + 1
+
+
+class Rounded(nn.Module):
+    """Several ways to make a whole number of a tensor, side by side."""
+
+    def forward(self, x):
+        v = x.sum()
+        a, b, c = int(v), round(v.item()), math.floor(v)
+        n = v.item()
+        d = n // 2
+        e = round(n) % 3 + math.ceil(n)
+        if v > 0:
+            a = math.trunc(n)
+        return x * a, x * b, x * c, x * d, x * e
+
+
+class Memory:
+    def __init__(self, size):
+        self.state = torch.zeros(size)
+        self.writes = 0
+
+    def push(self, row):
+        if row.max() > 1:
+            self.state = self.state * 0.5 + row
+            self.writes += 1
+
+
+class KeepsInObject(nn.Module):
+    """State in a plain object, changed in a branch of a method, and in a loop."""
+
+    def forward(self, x):
+        memory, last = Memory(4), SimpleNamespace(row=torch.zeros(4))
+        for row in x:
+            memory.push(row)
+            if row.sum() < 0:
+                last.row = row + memory.state
+        memory.push(x[0])
+        return memory.state, memory.writes, last.row
+
+
+class WrittenView(nn.Module):
+    """A view made before a loop and written in it; what it is a view of sees that, and later views too."""
+
+    def forward(self, x):
+        table = torch.zeros(3, 4)
+        row, other = table[1], table[:, 0]
+        for r in x:
+            row += r
+        total = torch.zeros(4)
+        top = total[:2]
+        for i in range(x.shape[0]):
+            total[i % 4] = x[i].sum()
+        row += 1
+        return table, other * 2, top
+
+
 REWRITTEN: dict[str, Any] = {
     model.__name__: model
     for model in (
@@ -538,6 +695,16 @@ REWRITTEN: dict[str, Any] = {
         SameQuestion,
         PooledRows,
         EqualOnOneSide,
+        OneRow,
+        OnlyOneRow,
+        TwoEnds,
+        SlicedOnOneSide,
+        TensorOrNumber,
+        Highest,
+        Matched,
+        Rounded,
+        KeepsInObject,
+        WrittenView,
     )
 }
 
@@ -567,6 +734,34 @@ class Tried(nn.Module):
         finally:
             x = x * 2
         return x
+
+
+class TakenApart(nn.Module):
+    def forward(self, x):
+        match x.shape:
+            case (_, 4):
+                if x.sum() > 0:
+                    x = x + 1
+        return x
+
+
+class WrittenBesideItsView(nn.Module):
+    """A loop writes to a tensor and to a view of it."""
+
+    def forward(self, x):
+        table = torch.zeros(3, 4)
+        row = table[1]
+        for i in range(x.shape[0]):
+            row += x[i]
+            table[i % 3] = x[i] * 2
+        return table
+
+
+class Sorted(nn.Module):
+    """Values are asked for where nothing can be rewritten."""
+
+    def forward(self, x):
+        return torch.stack(sorted(x[0]))
 
 
 class PaddedToAMultiple(nn.Module):

@@ -123,6 +123,41 @@ class Classes(nn.Module):
         return torch.nn.functional.one_hot(x).float().mean(0)
 
 
+class Spaced(nn.Module):
+    """Even steps, as many as a value or a size says; one step among them."""
+
+    def forward(self, x, lengths):
+        n = int(lengths.max())
+        steps = torch.linspace(-0.5, 2, n)
+        return x[:, :n] + steps, torch.logspace(0, 2, n, base=2), torch.linspace(0, 9, x.shape[0], dtype=torch.int64)
+
+
+class Rolled(nn.Module):
+    def forward(self, x, k):
+        n = int(k)
+        return torch.roll(x, n, 0), torch.roll(x, (n, -n), (1, 0)), torch.roll(x, k.item())
+
+
+class Weighed(nn.Module):
+    def forward(self, x, w):
+        return torch.bincount(x, weights=w, minlength=4), torch.bincount(x, w.double()), torch.bincount(x)
+
+
+class Unbound(nn.Module):
+    """Rows along an axis of unknown size, as a list that the model changes, and goes over with a state."""
+
+    def forward(self, x):
+        steps = list(x.unbind(1))
+        steps[0] = steps[0] * 2
+        last = steps.pop()
+        state = torch.zeros_like(last)
+        states = []
+        for step in steps:
+            state = torch.tanh(step + state)
+            states.append(state)
+        return state + last, torch.stack(list(x.unbind(0)))
+
+
 BATCH = {"x": {0: "batch"}}
 ROWS = {"x": {0: "batch"}, "lengths": {0: "batch"}}
 
@@ -150,5 +185,13 @@ MODELS: dict[str, tuple[Any, Callable[[int], Inputs], dict[str, dict[int, str]]]
     ),
     "NoneFound": (NoneFound, lambda b: (torch.randn(b),), BATCH),
     "Classes": (Classes, lambda b: (torch.randint(0, 6, (b + 3,)),), BATCH),
+    "Spaced": (Spaced, lambda b: (torch.randn(b, 6), lengths(b, 6)), ROWS),
+    "Rolled": (Rolled, lambda b: (torch.randn(b, 3), torch.randint(-9, 9, ())), BATCH),
+    "Weighed": (
+        Weighed,
+        lambda b: (torch.randint(0, 7, (b,)), torch.randn(b)),
+        {"x": {0: "b"}, "w": {0: "b"}},
+    ),
+    "Unbound": (Unbound, lambda b: (torch.randn(b, b + 1, 2),), {"x": {0: "b", 1: "t"}}),
     "AtMost": (AtMost, lambda b: (torch.randn(b, 6), lengths(b, 6)), ROWS),
 }

@@ -96,8 +96,28 @@ def test_try_is_refused_with_its_line() -> None:
     assert f"control_flow.py:{line_of(control_flow.Tried, 'try:')}" in text
 
 
+def test_a_match_that_takes_values_apart_is_refused_with_its_line() -> None:
+    text = refusal(control_flow.TakenApart())
+    assert "inside a `match` that takes values apart" in text
+    assert f"control_flow.py:{line_of(control_flow.TakenApart, 'match x.shape')}" in text
+
+
 def test_a_model_without_such_control_flow_names_no_line() -> None:
     assert "named no line to rewrite" in refusal(control_flow.Parent())
+
+
+def test_a_loop_that_writes_to_a_tensor_and_its_view_is_refused_with_its_line() -> None:
+    with pytest.raises(tp.ProofError) as caught:
+        tp.export(control_flow.WrittenBesideItsView(), (torch.randn(4, 4),), dynamic=DYNAMIC, route="rewrite")
+    assert "shares its memory with another tensor that the loop uses" in str(caught.value)
+    line = line_of(control_flow.WrittenBesideItsView, "for i in")
+    assert f"control_flow.py:{line}" in str(caught.value)
+
+
+def test_a_line_with_nothing_to_rewrite_is_named_as_such() -> None:
+    text = refusal(control_flow.Sorted())
+    assert "there is nothing to rewrite at the line" in text
+    assert f"control_flow.py:{line_of(control_flow.Sorted, 'sorted(x[0])')}" in text
 
 
 def test_functions_are_put_back_after_a_failure() -> None:

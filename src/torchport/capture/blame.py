@@ -83,6 +83,11 @@ def site_of_stack(frame: FrameType) -> Site | None:
     return _site((f.f_code, line) for f, line in traceback.walk_stack(frame))
 
 
+def line_of_frame(frame: FrameType) -> str:
+    """The innermost line of the user's code that is running, with its text; empty if none."""
+    return _last_user_frame(traceback.extract_stack(frame))
+
+
 def _site(frames: Iterable[tuple[CodeType, int]]) -> Site | None:
     own = [(code, line) for code, line in frames if is_user_file(code.co_filename)]
     return Site(tuple(code for code, _ in own), own[0][1]) if own else None
@@ -122,8 +127,8 @@ class _Guards(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         match = self._ADDED.match(record.getMessage())
         if match:
-            line = _last_user_frame(traceback.extract_stack(sys._getframe()))
-            guard = Guard(match[1], line, site_of_stack(sys._getframe()))
+            # no name for the frame: it would hold itself, and with it tensors that torch.export then finds alive
+            guard = Guard(match[1], line_of_frame(sys._getframe()), site_of_stack(sys._getframe()))
             if guard not in self.guards:
                 self.guards.append(guard)
 

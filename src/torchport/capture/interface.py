@@ -203,11 +203,12 @@ def name_output_dims(
     known = {d.name: d for axes in dims.values() for d in axes.values()}
     for position, value in enumerate(model.graph.outputs):
         shapes = [(sizes, answer[position]) for sizes, answer in observed]
-        if value.shape is None and len({len(s) for _, s in shapes}) == 1:
-            value.shape = ir.Shape([None] * len(shapes[0][1]))
+        ranks = {len(shape) for _, shape in shapes}
+        if len(ranks) == 1 and (value.shape is None or ranks != {len(value.shape)}):
+            value.shape = ir.Shape([None] * len(shapes[0][1]))  # a route may be wrong about a rank, too
         if value.shape is None:
             continue
-        if any(len(s) != len(value.shape) for _, s in shapes):
+        if ranks - {len(value.shape)}:
             value.shape = None  # the rank itself depends on the sizes
             continue
         wanted = spec.outputs.get(str(value.name), {})

@@ -56,12 +56,15 @@ def compositions() -> dict[Any, Callable[..., Any]]:
 def composed(
     program: torch.export.ExportedProgram, compositions: Mapping[Any, Callable[..., Any]]
 ) -> torch.export.ExportedProgram:
-    """The program with its calls of these operators replaced; itself if it has none."""
+    """The program with its calls of these operators replaced, also those that replacing left; itself if it has none."""
     by_name = {_name(op): function for op, function in compositions.items()}
     calls = [(node, by_name.get(_name(node.target))) for node in operator_calls(program.graph_module)]
     used = {_name(node.target) for node, function in calls if function is not None and _applies(function, node)}
     wanted = {op: function for op, function in compositions.items() if _name(op) in used}
-    return program.run_decompositions(wanted) if wanted else program
+    if not wanted:
+        return program
+    others = {op: function for op, function in compositions.items() if op not in wanted}
+    return composed(program.run_decompositions(wanted), others)
 
 
 def only_where(

@@ -17,6 +17,7 @@ from torchport.capture.branches import one_sided, watch_lines
 from torchport.capture.guards import Challenge
 from torchport.capture.origins import find_origin
 from torchport.capture.reference import Array
+from torchport.capture.repairs import quantized
 from torchport.capture.routes.base import Captured, Request
 from torchport.engines import custom
 from torchport.engines.base import Session, open_session
@@ -114,7 +115,7 @@ class Attempts:
             if tried is not None:
                 self.unproven.append(tried)
         if allow_unproven and self.unproven:
-            return max(self.unproven, key=lambda t: t.proof.count("pass"))
+            return max(self.unproven, key=lambda t: t.proof.count("pass") / max(1, len(t.proof.cases)))
         raise self._refusal()
 
     def _try(self, route: str) -> Tried:
@@ -287,8 +288,10 @@ def _problem(proof: Proof, model: ir.Model, captured: Captured, job: Job) -> str
     sizes = " ".join(f"{k}={v}" for k, v in worst.sizes.items())
     text = f"case '{worst.label}'" + (f" ({sizes})" if sizes else "") + f": {worst.note}"
     text += _origin_of(worst.note, model)
-    if captured.suspects:
-        text += "; " + "; ".join(str(s) for s in captured.suspects[:3])
+    for finding in (*captured.suspects[:3], *captured.reasons[:1]):
+        text += f"; {finding}"
+    cause = quantized.overflow(job.call.target) if quantized.NAME in captured.repairs else ""
+    text += f"; {cause}" if cause else ""
     lines = [c.line for c in captured.challenges if c.line and c.sizes.items() <= worst.sizes.items()]
     return text + (f"; the capture settled that size at {lines[0]}" if lines else "")
 

@@ -19,6 +19,7 @@ _FEW = 4  # an example with at most so many different values is a mask or a flag
 _STEPS = {"huge": 1, "tiny": -1, "ones": -2}  # how far integers are moved where floats are scaled
 _SCALES = {"larger": 10.0, "huge": 1e4, "tiny": 1e-4}
 _MOST_PAIRS = 10
+_TURN = 3  # the seed of numbers in turn from 0 on; the next are from 1 on, and so forth
 _HEAVY = 1 << 18  # bytes of example inputs
 
 
@@ -111,8 +112,15 @@ def value_questions(inputs: Sequence[ProofInput], sizes: Mapping[str, int]) -> l
     else:
         kinds += [("random again", "random", 2)]
     if any(i.example.dtype.kind in "iu" and i.example.size and i.example.min() >= 0 for i in inputs):
-        kinds += [("numbers in turn", "in turn", 3)]  # 0 among them, which is often padding and seldom drawn
+        kinds += [("numbers in turn", "in turn", _TURN)]  # 0 among them, which is often padding and seldom drawn
+        if any(_is_number(i) for i in inputs):
+            kinds += [(f"number {n}", "in turn", _TURN + n) for n in (1, 2)]  # a size, perhaps: 1 is a case of its own
     return [Question(label, values, seed, dict(sizes)) for label, values, seed in kinds]
+
+
+def _is_number(given: ProofInput) -> bool:
+    """A single whole number, of which a random draw shows nothing new: its range is the example's value."""
+    return given.example.dtype.kind in "iu" and given.example.size == 1 and not given.dims and given.example.min() >= 0
 
 
 def padding_questions(inputs: Sequence[ProofInput], sizes: Mapping[str, int]) -> list[Question]:
@@ -230,7 +238,8 @@ def _sample_integers(example: Array, shape: tuple[int, ...], rng: np.random.Gene
         near = np.resize(example, shape).astype(np.int64) + _STEPS[question.values]
         return np.maximum(near, 0).astype(example.dtype)
     if question.values == "in turn" and example.min() >= 0:
-        return np.resize(np.arange(int(example.max()) + 1), shape).astype(example.dtype)
+        last = max(int(example.max()), question.seed - _TURN)
+        return np.resize(np.roll(np.arange(last + 1), _TURN - question.seed), shape).astype(example.dtype)
     numbers = rng.integers(example.min(), example.max(), shape, dtype=example.dtype, endpoint=True)
     return np.sort(numbers, axis=-1) if _is_boxes(example) else numbers
 

@@ -19,6 +19,7 @@ import torch
 from torchport.capture.repairs import (
     cast_layers,
     causal_masks,
+    fake_quantizers,
     flex_attention,
     gradient_switches,
     inner_wrappers,
@@ -28,6 +29,7 @@ from torchport.capture.repairs import (
     recurrent,
     settled_slices,
     shapes_of_operators,
+    spaced,
     strided_views,
     symbolic_sizes,
     value_checks,
@@ -36,10 +38,12 @@ from torchport.capture.repairs import (
     written_places,
 )
 
-ALWAYS: tuple[Any, ...] = (inner_wrappers, padded_encoder, causal_masks, flex_attention, recurrent, strided_views)
+ALWAYS: tuple[Any, ...] = (
+    *(inner_wrappers, padded_encoder, causal_masks, flex_attention, recurrent, strided_views, fake_quantizers),
+)
 AFTER_FAILED_CAPTURE: tuple[Any, ...] = (
     *(views_as_reshapes, symbolic_sizes, quantized, written_places, one_hot, cast_layers, gradient_switches),
-    *(shapes_of_operators, value_checks),
+    *(shapes_of_operators, value_checks, spaced),
 )
 AFTER_FAILED_TRANSLATION: tuple[Any, ...] = (settled_slices, weights_alone)
 

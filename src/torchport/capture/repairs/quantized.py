@@ -26,7 +26,7 @@ from torch import nn
 
 import torchport.operators.library.matmul_integer  # noqa: F401 - defines the operator
 from torchport.capture.repairs.quantized_recurrent import quantized_gru, quantized_lstm
-from torchport.capture.repairs.quantized_tensors import Cell, Overloads, Packed, Weight, quantize_per_tensor
+from torchport.capture.repairs.quantized_tensors import Cell, Overloads, Packed, Quantized, Weight, quantize_per_tensor
 
 NAME = "quantized layers unpacked"
 
@@ -38,17 +38,18 @@ _FUNCTIONS = {
 
 
 def knows(error: Exception) -> bool:
-    """torch.export wants to take the packed objects apart, and they do not let it."""
-    return "__obj_flatten__" in str(error)
+    """torch.export wants to take the packed objects apart, and they do not let it; nor do quantized tensors."""
+    return "__obj_flatten__" in str(error) or "QuantizedMeta" in str(error)
 
 
 @contextlib.contextmanager
 def repaired(target: Any) -> Iterator[bool]:
-    """Stand-ins in the place of every packed object, and of the functions that make or take quantized tensors."""
+    """Stand-ins for every packed object and quantized tensor, and for functions that make or take quantized tensors."""
     modules = list(target.modules()) if isinstance(target, nn.Module) else []
-    packed = [(m, k, v) for m in modules for k, v in vars(m).items() if isinstance(v, torch.ScriptObject)]
+    packed = [(m, k, v) for m in modules for k, v in vars(m).items() if _is_packed(v)]
     importlib.import_module("torch.ao.quantization.fx._decomposed")  # defines the operators; it takes a while
 
+    layers = vars(torch.ao.nn.quantized.dynamic.modules.rnn)
     saved = {name: getattr(torch, name) for name in _FUNCTIONS}
     stubs = [m for m in modules if isinstance(m, torch.ao.nn.quantized.Quantize)]
     buffers = [(m, dict(m._buffers)) for m in (*stubs, *(m for m, _, _ in packed))]
@@ -58,12 +59,14 @@ def repaired(target: Any) -> Iterator[bool]:
             assert number is not None
             stub.__dict__[name] = number.item()
     for module, key, value in packed:
-        setattr(module, key, _stand_in(value, module))
+        setattr(module, key, _stand_in(value, module, key))
     for name, function in _FUNCTIONS.items():
         setattr(torch, name, function)
+    layers["int"] = _int
     try:
         yield bool(packed)
     finally:
+        del layers["int"]
         for name, function in saved.items():
             setattr(torch, name, function)
         for module, key, value in packed:
@@ -75,15 +78,44 @@ def repaired(target: Any) -> Iterator[bool]:
             module._buffers.update(own)
 
 
-def _stand_in(packed: torch.ScriptObject, holder: nn.Module) -> Overloads:
-    kind = packed._type().name()  # type: ignore[attr-defined]
+def overflow(target: Any) -> str:
+    """Why PyTorch's own answers may not be those of the model's numbers, if that can be.
+
+    fbgemm adds up two products of 8 bits in 16. Its default settings keep to half the range of an input while they are
+    calibrated, so that nothing overflows; numbers beyond what was seen then use the other half.
+    """
+    modules = target.modules() if isinstance(target, nn.Module) else ()
+    layers = (torch.ao.nn.quantized.Linear, torch.ao.nn.quantized.modules.conv._ConvNd)
+    static = any(isinstance(m, layers) and ".dynamic" not in type(m).__module__ for m in modules)
+    if not static or torch.backends.quantized.engine not in ("fbgemm", "x86") or torch.cpu._is_vnni_supported():
+        return ""
+    return (
+        "likely PyTorch's own overflow: without VNNI, which this processor lacks, fbgemm adds up products of 8 bits in "
+        "16, too few beyond the range that the model was calibrated for; calibrate it with larger inputs or for qnnpack"
+    )
+
+
+def _int(number: Any) -> Any:
+    """The recurrent layers take this of the batch, which would fix it to the example's."""
+    return number if isinstance(number, torch.SymInt) else int(number)
+
+
+def _is_packed(value: Any) -> bool:
+    return isinstance(value, torch.ScriptObject) or (isinstance(value, torch.Tensor) and value.is_quantized)
+
+
+def _stand_in(packed: Any, holder: nn.Module, key: str) -> Overloads:
+    if isinstance(packed, torch.Tensor):
+        values = holder._buffers[f"{key}_values"] = packed.int_repr()
+        return Quantized(values, packed.q_scale(), packed.q_zero_point())
+    kind = packed._type().name()
     if kind == "CellParamsBase":
         return _cell(packed, holder)
     if kind == "EmbeddingPackedParamsBase":
-        return _kept(holder, "weight", Packed(Weight.of(torch.ops.quantized.embedding_byte_unpack_q(packed)), None, {}))
+        return _kept(holder, "weight", Packed(Weight.of(torch.ops.quantized.embedding_bag_unpack(packed)), None, {}))
     if kind == "LinearPackedParamsBase":
         return _linear(packed, holder, "weight")
-    weight, bias = packed.unpack()  # type: ignore[attr-defined]
+    weight, bias = packed.unpack()
     names = ("stride", "padding", "dilation", "groups", "output_padding", "transpose")
     options = {n: getattr(packed, n)() for n in names}
     return _kept(holder, "weight", Packed(Weight.of(weight), bias, options))

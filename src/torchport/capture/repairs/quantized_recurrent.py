@@ -1,63 +1,78 @@
 """Dynamically quantized recurrent layers.
 
 PyTorch quantizes the input of a layer once, over all steps, and the state at each step by its own extremes. ONNX's LSTM
-and GRU cannot, so they go step by step.
+and GRU cannot, so they go step by step. The cells (nn.LSTMCell and its kin) are one such step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from torchport.capture.repairs import recurrent_steps
-from torchport.capture.repairs.quantized_tensors import Cell, Packed, linear, linear_dynamic
+from torchport.capture.repairs.quantized_dynamic import linear, linear_dynamic
+from torchport.capture.repairs.quantized_tensors import Cell, Packed
+from torchport.capture.repairs.recurrent import BatchSizes
 
 
-def quantized_lstm(
-    input: Tensor,
-    hx: Sequence[Tensor],
-    params: Sequence[Cell],
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
-    **_: Any,
+def quantized_lstm(input: Tensor, *given: Any, **_: Any) -> tuple[Tensor, ...]:
+    """In the place of torch.quantized_lstm, of a padded tensor or of packed rows with their batch sizes."""
+    if isinstance(given[0], BatchSizes):
+        sizes, hx, *options = given
+        return _packed("LSTM", input, sizes, tuple(hx), options)
+    hx, *options = given
+    return _run("LSTM", input, tuple(hx), options)
+
+
+def quantized_gru(input: Tensor, *given: Any, **_: Any) -> tuple[Tensor, ...]:
+    """The same in the place of torch.quantized_gru, which has one state."""
+    if isinstance(given[0], BatchSizes):
+        sizes, hx, *options = given
+        return _packed("GRU", input, sizes, (hx,), options)
+    hx, *options = given
+    return _run("GRU", input, (hx,), options)
+
+
+def _packed(
+    kind: str, rows: Tensor, sizes: BatchSizes, states: tuple[Tensor, ...], options: Sequence[Any]
 ) -> tuple[Tensor, ...]:
-    """In the place of torch.quantized_lstm."""
-    return _run("LSTM", input, tuple(hx), params, bidirectional, batch_first)
-
-
-def quantized_gru(
-    input: Tensor,
-    hx: Tensor,
-    params: Sequence[Cell],
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
-    **_: Any,
-) -> tuple[Tensor, ...]:
-    """In the place of torch.quantized_gru."""
-    return _run("GRU", input, (hx,), params, bidirectional, batch_first)
+    real = sizes.real()
+    padded = torch.where(real.unsqueeze(-1), sizes.pad(rows), 0.0)  # padding must not be the largest number
+    padded, *last = _run(kind, padded, states, [*options, False], sizes.lengths)
+    return sizes.remember(padded[real], padded), *last
 
 
 def _run(
-    kind: str,
-    input: Tensor,
-    states: tuple[Tensor, ...],
-    params: Sequence[Cell],
-    bidirectional: bool,
-    batch_first: bool,
+    kind: str, input: Tensor, states: tuple[Tensor, ...], options: Sequence[Any], lengths: Tensor | None = None
 ) -> tuple[Tensor, ...]:
-    cells = [_Quantized(p) for p in params]
-    directions = 2 if bidirectional else 1
-    return recurrent_steps.run(kind, input, states, cells, directions=directions, batch_first=batch_first)
+    params, _, num_layers, dropout, train, bidirectional, batch_first = options
+    if train and dropout and num_layers > 1:
+        raise NotImplementedError("dropout between recurrent layers in train mode draws random numbers")
+    cells, directions = [_Quantized(p) for p in params], 2 if bidirectional else 1
+    return recurrent_steps.run(
+        kind, input, states, cells, directions=directions, batch_first=batch_first, lengths=lengths
+    )
+
+
+def _cell(kind: str) -> Callable[..., Any]:
+    """In the place of torch.ops.quantized.quantized_lstm_cell_dynamic and its kin.
+
+    They always quantize into the reduced range. The biases they are given besides are not used: the packed ones are.
+    """
+
+    def apply(input: Tensor, hx: Any, w_ih: Packed, w_hh: Packed, *biases: Any) -> Any:
+        own = _Quantized(Cell(w_ih, w_hh, reduce_range=True))
+        states = tuple(hx) if kind == "LSTM" else (hx,)
+        new = recurrent_steps.STEPS[kind](own, own.of_input(input), states)
+        return new if kind == "LSTM" else new[0]
+
+    return apply
+
+
+CELLS = {f"quantized_{name}_cell_dynamic": _cell(name.upper()) for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")}
 
 
 class _Quantized:

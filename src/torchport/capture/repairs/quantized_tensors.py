@@ -1,19 +1,18 @@
-"""What stands for quantized tensors and packed weights while a model is captured, and what operators do with it.
+"""What stands for quantized tensors and packed weights while a model is captured.
 
-See quantized.py, which puts them in place.
+See quantized.py, which puts them in place, and quantized_operators.py for what operators do with them.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
+from torch.utils import _pytree as pytree
 
-_SMALLEST_SCALE = 6.1e-5  # SMALL_SCALE_THRESHOLD in QuantUtils.h
 _RANGES = {torch.uint8: (0, 255), torch.int8: (-128, 127)}
 _INTEGERS = {torch.quint8: torch.uint8, torch.qint8: torch.int8}
 
@@ -48,12 +47,18 @@ class Weight:
         )
 
 
+def _call(func: Any, args: Any, kwargs: Any) -> Any:
+    from torchport.capture.repairs import quantized_operators  # which knows these classes
+
+    return quantized_operators.call(func, args, kwargs)
+
+
 class Overloads:
-    """Whatever operator it is given to, `_call` answers."""
+    """Whatever operator it is given to, quantized_operators.py answers."""
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return call(func, args, kwargs or {})
+        return _call(func, args, kwargs or {})
 
 
 class Packed(Overloads):
@@ -111,23 +116,13 @@ class Quantized(Overloads):
         """The numbers quantized as this one is."""
         return quantized(numbers, self.scale, self.zero_point, self.values.dtype)
 
-    def centered(self) -> Tensor:
-        """The integers as floats, zero being zero."""
-        return self.values.float() - self.zero_point
-
-    def rounded(self, numbers: Tensor) -> Quantized:
-        """The inverse, of an average of such integers."""
-        low, high = _RANGES[self.values.dtype]
-        values = (torch.round(numbers) + self.zero_point).clamp(low, high).to(self.values.dtype)
-        return Quantized(values, self.scale, self.zero_point)
-
     def __getattr__(self, name: str) -> Any:
         if name in ("shape", "device", "ndim", "layout"):
             return getattr(self.values, name)
         if name in ("size", "dim", "numel", "stride"):
             return getattr(self.values, name)
         method = getattr(torch.Tensor, name)
-        return lambda *args, **kwargs: call(method, (self, *args), kwargs)
+        return lambda *args, **kwargs: _call(method, (self, *args), kwargs)
 
     def __getitem__(self, index: Any) -> Quantized:
         return Quantized(self.values[index], self.scale, self.zero_point)
@@ -150,152 +145,21 @@ def floats(value: Any) -> Any:
     return type(value)(floats(v) for v in value) if isinstance(value, (list, tuple)) else value
 
 
-# --- operators --------------------------------------------------------------------------------------------------------
+def _register(kind: type[Any]) -> None:
+    """Let torch's own walks through structures find the tensors inside: the body of a loop must be given them."""
+
+    def apart(value: Any) -> tuple[list[Any], dict[str, Any]]:
+        inside = {k: v for k, v in vars(value).items() if isinstance(v, (Tensor, Weight))}
+        return list(inside.values()), {**vars(value), **dict.fromkeys(inside, _INSIDE)}
+
+    def together(inside: Iterable[Any], rest: dict[str, Any]) -> Any:
+        value, left = object.__new__(kind), iter(inside)
+        vars(value).update({k: next(left) if v is _INSIDE else v for k, v in rest.items()})
+        return value
+
+    pytree.register_pytree_node(kind, apart, together)
 
 
-def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What torch would do if the stand-ins were what they stand for."""
-    if str(func).startswith("quantized."):
-        return _quantized_operator(func, args, kwargs)
-    name = getattr(func, "__name__", "")
-    if name == "dequantize":
-        return args[0].dequantize()
-    first = next(a for a in _flat(args) if isinstance(a, Quantized))
-    if name in _AVERAGES:
-        return first.rounded(func(first.centered(), *args[1:], **kwargs))
-    answer = func(*floats(args), **{k: floats(v) for k, v in kwargs.items()})
-    if isinstance(answer, (list, tuple)):
-        return type(answer)(map(first.like, answer))
-    if not isinstance(answer, Tensor) or not answer.is_floating_point():
-        return answer
-    return quantized(answer, *_FIXED[name], torch.uint8) if name in _FIXED else first.like(answer)
-
-
-# PyTorch takes these of the integers and rounds. Halves are common among them, and must stay so to be rounded alike.
-_AVERAGES = {"mean", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "interpolate"}
-
-# Their answers lie between fixed ends, so PyTorch quantizes them with fixed numbers.
-_FIXED = {"sigmoid": (1 / 256, 0), "hardsigmoid": (1 / 256, 0), "tanh": (2 / 256, 128), "softmax": (1 / 256, 0)}
-
-
-def _flat(values: Any) -> Iterator[Any]:
-    for value in values:
-        if isinstance(value, (list, tuple)):
-            yield from _flat(value)
-        else:
-            yield value
-
-
-def _quantized_operator(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """An operator of torch.ops.quantized. Scale and zero point of its answer are the arguments called so."""
-    name = str(func).removeprefix("quantized.").partition(".")[0]
-    given = {**dict(zip(_names(func, args, kwargs), args, strict=False)), **kwargs}
-    if name in _DYNAMIC:
-        return _DYNAMIC[name](*given.values())
-    function = _STATIC.get(name.removesuffix("_relu"))
-    if function is None:
-        raise NotImplementedError(f"the operator quantized::{name}")
-    scale, zero_point = (next((v for k, v in given.items() if word in k.lower()), None) for word in _OUTPUT)
-    rest = [floats(v) for k, v in given.items() if not any(word in k.lower() for word in _OUTPUT)]
-    first = next(a for a in _flat(args) if isinstance(a, Quantized))
-    if torch.backends.quantized.engine == "qnnpack":
-        rest = [v.with_integer_bias(first.scale) if isinstance(v, Packed) else v for v in rest]
-    answer = function(*rest)
-    answer = torch.relu(answer) if name.endswith("_relu") and name != "leaky_relu" else answer
-    return first.like(answer) if scale is None else quantized(answer, scale, zero_point, first.values.dtype)
-
-
-_OUTPUT = ("scale", "zero_point")
-
-
-def _names(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
-    """The arguments' names in the overload that takes as many as were given."""
-    for overload in [getattr(func, name) for name in func.overloads()] if hasattr(func, "overloads") else [func]:
-        names = [a.name for a in overload._schema.arguments]
-        required = sum(not a.has_default_value() for a in overload._schema.arguments)
-        if required <= len(args) + len(kwargs) <= len(names) and kwargs.keys() <= set(names):
-            return names
-    raise NotImplementedError(f"the operator {func} with {len(args)} arguments")
-
-
-def linear(x: Tensor, packed: Packed) -> Tensor:
-    return functional.linear(x, packed.floats(), packed.bias)
-
-
-def _convolution(rank: int) -> Callable[..., Tensor]:
-    def apply(x: Tensor, packed: Packed) -> Tensor:
-        weight, options = packed.floats(), packed.options
-        if weight.dim() == rank + 3:  # a row is kept as a picture one high
-            weight = weight.squeeze(2)
-        sides = [options[n][-rank:] for n in ("stride", "padding", "output_padding", "dilation")]
-        stride, padding, output_padding, dilation = sides
-        if options["transpose"]:
-            turned = (functional.conv_transpose1d, functional.conv_transpose2d, functional.conv_transpose3d)[rank - 1]
-            return turned(x, weight, packed.bias, stride, padding, output_padding, options["groups"], dilation)
-        plain = (functional.conv1d, functional.conv2d, functional.conv3d)[rank - 1]
-        return plain(x, weight, packed.bias, stride, padding, dilation, options["groups"])
-
-    return apply
-
-
-def linear_dynamic(x: Tensor, packed: Packed, reduce_range: bool = False) -> Tensor:
-    """The input quantized by its own extremes, then a product of integers."""
-    weight = packed.weight
-    values, scale, zero_point = _quantize_dynamically(x, reduce_range=reduce_range)
-    zeros = weight.zero_point.to(weight.values.dtype)
-    zeros = zeros if weight.axis is not None else zeros.squeeze(0)
-    sums = torch.ops.torchport.matmul_integer(values, weight.values.t(), zero_point, zeros)
-    answer: Tensor = sums.float() * (scale * weight.scale)
-    return answer if packed.bias is None else answer + packed.bias
-
-
-def _quantize_dynamically(x: Tensor, *, reduce_range: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Integers, scale and zero point by the numbers themselves, zero among them."""
-    top = 127 if reduce_range else 255
-    low, high = x.min().clamp(max=0).double(), x.max().clamp(min=0).double()
-    scale = (high - low) / top
-    scale = torch.where(scale.float() == 0, 0.1, scale)
-    zero_point = torch.round(-low / scale).clamp(0, top).float()
-    scale = scale.clamp(min=_SMALLEST_SCALE).float()
-    values = (torch.round(x * (1 / scale)) + zero_point).clamp(0, top)
-    return values.to(torch.uint8), scale, zero_point.to(torch.uint8)
-
-
-def _embedding_byte(weight: Packed, indices: Tensor, *_: Any) -> Tensor:
-    """Each row has a scale and a zero point, which is no integer here."""
-    own: Weight = weight.weight
-    zeros, scales = (t[indices].unsqueeze(-1) for t in (own.zero_point, own.scale))
-    return (own.values[indices].float() - zeros) * scales
-
-
-_DYNAMIC: dict[str, Callable[..., Any]] = {
-    "linear_dynamic": linear_dynamic,
-    "linear_relu_dynamic": lambda *given: torch.relu(linear_dynamic(*given)),
-    "linear_dynamic_fp16": linear,
-    "linear_relu_dynamic_fp16": lambda *given: torch.relu(linear(*given)),
-    "embedding_byte": _embedding_byte,
-}
-
-# By the name without `_relu`, which is applied after; scale and zero point are left out of the arguments.
-_STATIC: dict[str, Callable[..., Tensor]] = {
-    "linear": linear,
-    **{f"conv{n}d": _convolution(n) for n in (1, 2, 3)},
-    **{f"conv_transpose{n}d": _convolution(n) for n in (1, 2, 3)},
-    "conv2d_add": lambda x, other, packed: _convolution(2)(x, packed) + other,
-    "add": torch.add,
-    "mul": torch.mul,
-    "matmul": torch.matmul,
-    "cat": torch.cat,
-    "hardswish": functional.hardswish,
-    "leaky": lambda x, slope, inplace=False: functional.leaky_relu(x, slope),
-    "elu": functional.elu,
-    "sigmoid": torch.sigmoid,
-    "softmax": torch.softmax,
-    "relu6": lambda x, inplace=False: functional.relu6(x),
-    "prelu": functional.prelu,
-    "layer_norm": functional.layer_norm,
-    "group_norm": functional.group_norm,
-    "instance_norm": lambda x, weight, bias, eps: functional.instance_norm(x, weight=weight, bias=bias, eps=eps),
-    "batch_norm2d": lambda x, weight, bias, mean, var, eps: functional.batch_norm(x, mean, var, weight, bias, eps=eps),
-    "batch_norm3d": lambda x, weight, bias, mean, var, eps: functional.batch_norm(x, mean, var, weight, bias, eps=eps),
-}
+_INSIDE = object()
+for _kind in (Weight, Packed, Quantized):
+    _register(_kind)

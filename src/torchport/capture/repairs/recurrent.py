@@ -69,7 +69,7 @@ class _Functions:
         return _REPLACED.get(name) or getattr(self._own, name)
 
 
-class _BatchSizes:
+class BatchSizes:
     """Stands for the tensor `batch_sizes` of a packed sequence, knowing the lengths it comes from."""
 
     device = torch.device("cpu")
@@ -123,13 +123,13 @@ class _Longest:
         return longest
 
 
-def _pack(input: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, _BatchSizes]:
+def _pack(input: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, BatchSizes]:
     padded = input.transpose(0, 1) if batch_first else input
-    sizes = _BatchSizes(lengths, padded.shape[0])
+    sizes = BatchSizes(lengths, padded.shape[0])
     return sizes.remember(padded[sizes.real()], padded), sizes
 
 
-def _unpack(data: Tensor, sizes: _BatchSizes, batch_first: bool, padding: float, total: Any) -> tuple[Tensor, Tensor]:
+def _unpack(data: Tensor, sizes: BatchSizes, batch_first: bool, padding: float, total: Any) -> tuple[Tensor, Tensor]:
     padded, real = sizes.pad(data), sizes.real()
     real = real.reshape(*real.shape, *[1] * (padded.dim() - 2))
     padded = torch.where(real, padded, torch.full((), padding, dtype=padded.dtype))
@@ -143,7 +143,7 @@ def _unpack(data: Tensor, sizes: _BatchSizes, batch_first: bool, padding: float,
 
 def _lstm(input: Tensor, *given: Any) -> tuple[Tensor, ...]:
     """`_VF.lstm` in both its forms: of a padded tensor, and of packed rows with their batch sizes."""
-    if isinstance(given[0], _BatchSizes):
+    if isinstance(given[0], BatchSizes):
         sizes, (h, c), *options = given
         padded, h, c = _layers("LSTM", sizes.pad(input), sizes.lengths, (h, c), _options(options, batch_first=False))
         return sizes.remember(padded[sizes.real()], padded), h, c
@@ -155,7 +155,7 @@ def _other(kind: str) -> Any:
     """The same for `_VF.gru` and its kin, which have one state."""
 
     def function(input: Tensor, *given: Any) -> tuple[Tensor, ...]:
-        if isinstance(given[0], _BatchSizes):
+        if isinstance(given[0], BatchSizes):
             sizes, h, *options = given
             padded, h = _layers(kind, sizes.pad(input), sizes.lengths, (h,), _options(options, batch_first=False))
             return sizes.remember(padded[sizes.real()], padded), h

@@ -109,9 +109,11 @@ def _direction(
     cell = cell.traced()
 
     def one(carried: States, now: list[Tensor]) -> tuple[States, Tensor]:
-        new = step(cell, now[0], carried)
         if len(now) == 1:
+            new = step(cell, now[0], carried)
             return new, new[0].clone()
+        # rows at their end are zeros: what quantizes all rows by the largest must not see them
+        new = step(cell, now[0], tuple(torch.where(now[1], s, 0.0) for s in carried))
         kept = tuple(torch.where(now[1], n, old) for n, old in zip(new, carried, strict=True))
         return kept, new[0] * now[1]
 

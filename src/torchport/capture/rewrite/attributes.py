@@ -1,7 +1,7 @@
-"""Attributes of the model that a branch or a round of a loop changes: part of what it gives, like a variable.
+"""Attributes that a branch or a round of a loop changes: part of what it gives, like a variable.
 
-Both sides of an `if` are run while they are traced, but only one of them is meant. So what each does to the model is
-noticed, undone, and carried along as values.
+Both sides of an `if` are run while they are traced, but only one of them is meant. So what each does to the model, and
+to the plain objects it finds, is noticed, undone, and carried along as values.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from typing import Any
 
 import torch
 
-from torchport.capture.rewrite.merging import UNSET, Unset
+from torchport.capture.rewrite.merging import UNSET, Number, Unset
+from torchport.capture.rewrite.objects import plain_objects
 
+_CARRIED = (torch.Tensor, *Number, str, list, tuple, dict, type(None), Unset)
 _watched: list[torch.nn.Module] = []
 
 
@@ -30,7 +32,7 @@ def watching(model: Any) -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """An attribute, a buffer or a parameter: an entry of one of a module's dictionaries."""
+    """An attribute, a buffer or a parameter: an entry of a dictionary of a module or an object."""
 
     holder: Any
     key: str
@@ -52,16 +54,23 @@ class Place:
 
 
 @contextlib.contextmanager
-def undone() -> Iterator[list[Place]]:
-    """Undo what is done to the model; at the end the list holds the places that were changed."""
+def undone(*found: Any) -> Iterator[list[Place]]:
+    """Undo what is done to the model and to objects; at the end the list holds the places that were changed.
+
+    Args:
+        found: functions and values, in which the objects are looked for.
+    """
     holders: list[Any] = [h for m in _watched for h in (m.__dict__, m._buffers, m._parameters)]
-    before = [dict(h) for h in holders]
+    of_objects = [vars(o) for o in plain_objects(*found)]
+    before = [dict(h) for h in (*holders, *of_objects)]
     changed: list[Place] = []
     try:
         yield changed
     finally:
-        for holder, then in zip(holders, before, strict=True):
+        for number, (holder, then) in enumerate(zip((*holders, *of_objects), before, strict=True)):
             different = [k for k in {**holder, **then} if holder.get(k, UNSET) is not then.get(k, UNSET)]
+            if number >= len(holders):  # what cannot be carried an object may keep, as a thing it found out once
+                different = [k for k in different if isinstance(holder.get(k, UNSET), _CARRIED)]
             changed += [Place(holder, key) for key in different]
             for key in different:
                 Place(holder, key).set(then.get(key, UNSET))

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch.fx.experimental.symbolic_shapes import statically_known_true
 
+from torchport.capture.ones import surely
 from torchport.capture.rewrite.attributes import carrying
 from torchport.capture.rewrite.items import Items, items_of
 from torchport.capture.rewrite.lifting import (
@@ -185,9 +185,9 @@ def truth_of(value: Any) -> Any:
     if isinstance(value, (torch.SymInt, torch.SymFloat)):
         value = value != 0
     if isinstance(value, torch.SymBool):
-        if statically_known_true(value):
+        if surely(value):
             return True
-        if statically_known_true(torch.sym_not(value)):
+        if surely(torch.sym_not(value)):
             return False
         return as_number_tensor(value, torch.bool)
     return bool(value)

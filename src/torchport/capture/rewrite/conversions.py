@@ -92,6 +92,33 @@ def sqrt_(value: Any) -> Any:
     return torch.sym_sqrt(value) if isinstance(value, (torch.SymInt, torch.SymFloat)) else math.sqrt(value)
 
 
+def round_(value: Any, digits: Any = None) -> Any:
+    """`round(value)`, without fixing a tensor's value."""
+    if not isinstance(value, torch.Tensor) or not torch.compiler.is_exporting():
+        return builtins.round(value, digits)
+    return int_(value.round()) if digits is None else value.round(decimals=digits)
+
+
+def floor_(value: Any) -> Any:
+    """`math.floor(value)`, without fixing a tensor's value."""
+    return _whole(value, math.floor, torch.floor)
+
+
+def ceil_(value: Any) -> Any:
+    """`math.ceil(value)`, without fixing a tensor's value."""
+    return _whole(value, math.ceil, torch.ceil)
+
+
+def trunc_(value: Any) -> Any:
+    """`math.trunc(value)`, without fixing a size or a tensor's value."""
+    return int_(value) if isinstance(value, (torch.SymInt, torch.SymFloat)) else _whole(value, math.trunc, torch.trunc)
+
+
+def _whole(value: Any, plain: Callable[[Any], Any], of_tensor: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    open_ = isinstance(value, torch.Tensor) and torch.compiler.is_exporting()
+    return int_(of_tensor(value)) if open_ else plain(value)
+
+
 def list_(value: Any = ()) -> Any:
     """`list(value)`; of a tensor or a list of unknown length, one of unknown length."""
     if isinstance(value, OpenList):

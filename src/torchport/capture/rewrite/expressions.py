@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import copy
 
-from torchport.capture.rewrite.sites import SIGNS, flow_name, is_chosen
+from torchport.capture.rewrite.sites import SIGNS, flow_name, has_slices, is_chosen
 
 FLOW = "__torchport_flow__"  # the name under which rewritten code finds `flow`
 
@@ -57,6 +57,8 @@ class Expressions(ast.NodeTransformer):
             return flow_call("compare", arguments, node)
         if isinstance(node, (ast.ListComp, ast.GeneratorExp)):
             return self._collected(node)
+        if isinstance(node, ast.Subscript) and has_slices(node):
+            return flow_call("part", [node.value, _index(node.slice)], node)
         if isinstance(node, ast.Subscript):
             return flow_call("at", [node.value, node.slice], node)
         if isinstance(node, ast.JoinedStr):
@@ -82,6 +84,15 @@ class Expressions(ast.NodeTransformer):
         return flow_call(
             "collect", [generator.iter, ast.Lambda(arguments, parts[0]), *(keep if generator.ifs else [])], node
         )
+
+
+def _index(node: ast.expr) -> ast.expr:
+    """What stands between the brackets, as a value."""
+    if isinstance(node, ast.Tuple):
+        return ast.Tuple([_index(part) for part in node.elts], ast.Load())
+    if isinstance(node, ast.Slice):
+        return flow_call("slice_", [e or ast.Constant(None) for e in (node.lower, node.upper, node.step)], node)
+    return node
 
 
 class _Unpacked(ast.NodeTransformer):

@@ -39,7 +39,7 @@ class _Boundary(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         args, kwargs = pytree.tree_map(lambda leaf: _inside(leaf, self), (args, kwargs or {}))
         result = func(*args, **kwargs)
-        pytree.tree_map_only(torch.Tensor, self._keep, result)
+        pytree.tree_map_only(torch.Tensor, self._keep, result.block if isinstance(result, Rows) else result)
         return result
 
     def inside(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -67,23 +67,30 @@ class Rehearsal:
         result: its result, any structure.
         outside: the tensors it took from outside.
         written: those of them it wrote to.
-        changed: the attributes of the model it set.
+        changed: the attributes of the model, and of objects, that it set.
+        stand_ins: what stood for each tensor from outside, in order.
     """
 
     result: Any
     outside: list[torch.Tensor]
     written: list[torch.Tensor]
     changed: list[Place]
+    stand_ins: list[torch.Tensor]
+
+    def is_written_only(self, tensor: torch.Tensor, given: Any) -> bool:
+        """Whether a tensor from outside was written to in place, and is what was given back in its stead."""
+        pairs = zip(self.outside, self.stand_ins, strict=True)
+        return any(t is tensor for t in self.written) and any(t is tensor and s is given for t, s in pairs)
 
 
 def rehearse(function: Callable[..., Any], *arguments: Any) -> Rehearsal:
     """Run a function on fake tensors; nothing of it is recorded."""
-    with unrecorded(), apart(), undone() as changed, _Boundary() as boundary:
+    with unrecorded(), apart(), undone(function, arguments) as changed, _Boundary() as boundary:
         result = function(*arguments)
         result = pytree.tree_map_only(torch.Tensor, boundary.inside, result)
     pairs = list(boundary.outside.values())
     written = [tensor for tensor, copy in pairs if copy._version > 0]
-    return Rehearsal(result, [tensor for tensor, _ in pairs], written, changed)
+    return Rehearsal(result, [tensor for tensor, _ in pairs], written, changed, [copy for _, copy in pairs])
 
 
 @contextlib.contextmanager
@@ -105,7 +112,8 @@ def sizes_in(*values: Any) -> list[torch.SymInt]:
             return
         seen.add(id(value))
         if isinstance(value, functools.partial):
-            look((value.func, value.args))
+            look(value.func)
+            look(value.args)  # each by itself: a tuple made here would be gone, and its id another's
         elif isinstance(value, FunctionType):
             for cell in value.__closure__ or ():
                 with contextlib.suppress(ValueError):  # a variable that has no value yet

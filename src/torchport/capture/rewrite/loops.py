@@ -29,6 +29,7 @@ from torchport.capture.rewrite.merging import (
 from torchport.capture.rewrite.operators import fresh_size, known_symbols, loop, symbols_of
 from torchport.capture.rewrite.refusal import RewriteError
 from torchport.capture.rewrite.rows import Columns, Ragged, Rows, as_number_tensor
+from torchport.capture.rewrite.sharing import look_for_shared
 
 _ROUNDS = 8  # rehearsals until what a loop carries stays the same
 
@@ -55,6 +56,7 @@ class Carried:
         changing: the axes whose size changes from round to round.
         one_row: each round appends just one item to the list, and none reads it.
         numbers: whether a list holds whole numbers.
+        in_place: it is one tensor all the time, which each round writes to.
     """
 
     name: str
@@ -65,6 +67,7 @@ class Carried:
     changing: set[int] = dataclasses.field(default_factory=set)
     one_row: bool = False
     numbers: bool = False
+    in_place: bool = False
 
     @classmethod
     def of(cls, name: str, value: Any) -> Carried:
@@ -203,7 +206,7 @@ class Loop:
         self._sizes = sizes
 
     def run(self, state: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The state after the loop; attributes of the model that it sets are set."""
+        """The state after the loop; attributes of the model and of objects that it sets are set."""
         places = rehearse(self._round, tuple(copies(state)), torch.zeros((), dtype=torch.int64)).changed
         if not places:
             return self._run(state)
@@ -264,6 +267,8 @@ class Loop:
                 added = next(rows)
                 block = torch.cat([c.start(), added]) if isinstance(c.initial, Rows) else added
                 last.append(Rows(block, numbers=c.numbers))
+            elif c.in_place:  # what shares its memory sees it too
+                last.append(c.initial.copy_(next(finals)))
             else:
                 last.append(c.present(next(finals)))
         return tuple(spec.unflatten(last))
@@ -299,10 +304,15 @@ class Loop:
         for c, given, value in zip(carried, now, new_leaves, strict=True):
             if c.kind == "rows" and value.block is given.block and len(value.added) == 1:
                 c.one_row = id(given.block) not in used and c.changing == {0}
+            c.in_place = isinstance(c.initial, torch.Tensor) and rehearsal.is_written_only(given, value)
         skip = own | set(blocks) | {id(number)}
         outside = [t for t in rehearsal.outside if id(t) not in skip]
         written = [t for t in rehearsal.written if id(t) not in skip]
         outside = [t for t in outside if not any(t is w for w in written)]
+        tensors = [*(c.initial for c in carried if isinstance(c.initial, torch.Tensor)), *outside, *written]
+        for c, given in zip(carried, now, strict=True):
+            if isinstance(c.initial, torch.Tensor) and any(given is w for w in rehearsal.written):
+                look_for_shared(c.name, c.initial, tensors)
         return carried, spec, outside, written, not (isinstance(stop, bool) and not stop)
 
     def _round(self, state: tuple[Any, ...], number: torch.Tensor) -> Any:

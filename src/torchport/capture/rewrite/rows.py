@@ -46,7 +46,10 @@ class OpenList(list[Any]):
         return new
 
     def _unsupported(self, *_: Any, **__: Any) -> Any:
-        raise RewriteError("a list filled in a loop can be appended to, indexed, sliced, stacked and concatenated only")
+        raise RewriteError(
+            "a list of unknown length can be appended to, indexed, sliced, changed at a fixed place, stacked and "
+            "concatenated only"
+        )
 
     insert = pop = remove = clear = sort = index = count = reverse = __setitem__ = __delitem__ = _unsupported
 
@@ -106,13 +109,37 @@ class Rows(OpenList):
         return tensor.item() if self.numbers else tensor
 
     def __iter__(self) -> Iterator[Any]:
-        return map(self._item, self.tensor())
+        return map(self._item, _fixed(self.tensor()))
 
     def __reversed__(self) -> Iterator[Any]:
-        return map(self._item, self.tensor().flip(0))
+        return map(self._item, _fixed(self.tensor().flip(0)))
 
     def reverse(self) -> None:
         self.block, self.added = self.tensor().flip(0), []
+
+    def pop(self, index: Any = -1) -> Any:
+        item = self[index]
+        if isinstance(index, int) and -len(self.added) <= index < 0:
+            del self.added[index]
+        else:
+            before, after = self._around(index)
+            self.block, self.added = torch.cat([before, after]), []
+        return item
+
+    def __setitem__(self, index: Any, item: Any) -> None:
+        if isinstance(index, slice):
+            self._unsupported()
+        before, after = self._around(index)
+        new = Rows(before)
+        new.append(item)
+        self.block, self.added = torch.cat([new.tensor(), after]), []
+
+    def _around(self, index: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        """The items before and after one of them."""
+        tensor = self.tensor()
+        if not isinstance(index, int):
+            raise RewriteError("a list filled in a loop, changed at a place that only the running model knows")
+        return tensor[:index], tensor[index + 1 :] if index != -1 else tensor[:0]
 
 
 class Columns(OpenList):
@@ -217,16 +244,34 @@ def as_number_tensor(value: Any, dtype: torch.dtype) -> torch.Tensor:
 _JOINS = (torch.cat, torch.concat, torch.concatenate)
 
 
+_UNBINDS = (torch.unbind, torch.Tensor.unbind)
+
+
+def _size_along(input: torch.Tensor, dim: int = 0) -> Any:
+    return input.shape[dim]
+
+
+def _unbound(input: torch.Tensor, dim: int = 0) -> Rows:
+    return Rows(input.movedim(dim, 0))
+
+
+def _fixed(tensor: torch.Tensor) -> Sequence[torch.Tensor]:
+    """As many rows as the example has, where Python asks for them one by one; the capture then names the line."""
+    return [tensor[place] for place in range(tensor.shape[0])]
+
+
 def _dim(args: Sequence[Any], kwargs: dict[str, Any]) -> int:
     dim: int = args[1] if len(args) > 1 else kwargs.get("dim", kwargs.get("axis", 0))
     return dim
 
 
 class StackedRows(TorchFunctionMode):
-    """Gives torch's functions on lists the tensor behind one."""
+    """Gives torch's functions on lists the tensor behind one, and such a list for `unbind` along an unknown size."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func in _UNBINDS and not isinstance(_size_along(*args, **kwargs), int):
+            return _unbound(*args, **kwargs)
         given = args[0] if args else kwargs.get("tensors")
         if isinstance(given, Ragged) and func in _JOINS and _dim(args, kwargs) % given.data.dim() == given.axis:
             return given.data

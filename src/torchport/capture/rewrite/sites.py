@@ -23,7 +23,9 @@ _CALLS = {
     "all": "all_",
     "getattr": "getattr_",
     "str": "str_",
+    "round": "round_",
 }
+_OF_MATH = {"sqrt": "sqrt_", "floor": "floor_", "ceil": "ceil_", "trunc": "trunc_"}
 
 
 SIGNS: dict[type[ast.cmpop], str] = {
@@ -118,10 +120,17 @@ def _is_expression_site(node: ast.AST) -> bool:
     if isinstance(node, ast.Compare):
         return len(node.ops) > 1 and all(type(op) in SIGNS for op in node.ops)
     if isinstance(node, ast.Subscript):
-        return isinstance(node.ctx, ast.Load) and not isinstance(node.slice, (ast.Constant, ast.Slice, ast.Tuple))
+        picks = not isinstance(node.slice, (ast.Constant, ast.Slice, ast.Tuple))
+        return isinstance(node.ctx, ast.Load) and (picks or has_slices(node))
     if isinstance(node, ast.JoinedStr):
         return all(isinstance(p, ast.Constant) or _is_plain(p) for p in node.values)
     return isinstance(node, ast.Call) and (flow_name(node.func) is not None or _is_method(node, "tolist"))
+
+
+def has_slices(node: ast.Subscript) -> bool:
+    """`x[:n]`, `x[..., 2:]`"""
+    parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+    return any(isinstance(p, ast.Slice) for p in parts)
 
 
 def _is_plain(part: ast.expr) -> bool:
@@ -132,7 +141,8 @@ def _is_plain(part: ast.expr) -> bool:
 def flow_name(function: ast.expr) -> str | None:
     if isinstance(function, ast.Name):
         return _CALLS.get(function.id)
-    return "sqrt_" if ast.unparse(function) == "math.sqrt" else None
+    module, _, name = ast.unparse(function).rpartition(".")
+    return _OF_MATH.get(name) if module == "math" else None
 
 
 def _meets(node: Any, lines: set[int]) -> bool:

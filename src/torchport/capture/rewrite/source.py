@@ -7,6 +7,7 @@ import linecache
 from functools import cache
 from types import CodeType
 
+from torchport.capture.rewrite.matching import without_match
 from torchport.capture.rewrite.refusal import RewriteError
 
 
@@ -36,7 +37,7 @@ def _functions(text: str) -> list[tuple[ast.FunctionDef, str]]:
                 walk(child, child.name if isinstance(child, ast.ClassDef) else owner)
 
     try:
-        walk(ast.parse(text), "")
+        walk(without_match(ast.parse(text)), "")
     except SyntaxError as error:
         raise RewriteError(f"the source does not parse: {error}") from error
     return found

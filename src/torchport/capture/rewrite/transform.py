@@ -357,6 +357,10 @@ class _Rewriter:
             return statement
         if isinstance(statement, ast.Try):
             raise RewriteLineError("control flow on tensors inside `try` cannot be rewritten", statement.lineno)
+        if isinstance(statement, ast.Match):
+            raise RewriteLineError(
+                "control flow on tensors inside a `match` that takes values apart cannot be rewritten", statement.lineno
+            )
         if isinstance(statement, ast.FunctionDef):
             inner = _Rewriter(statement, self._splits)
             inner._names = self._names

@@ -49,6 +49,7 @@ class Captured:
         example_only: the capture followed the example and nothing else; it asks for more proof in any case.
         repairs: the names of the repairs it took, see capture/repairs.
         challenges: sizes at which the capture's assumptions do not hold, to be asked in the proof.
+        reasons: why it may answer otherwise than the model; said only if it does.
     """
 
     model: ir.Model
@@ -56,6 +57,7 @@ class Captured:
     challenges: tuple[Challenge, ...] = ()
     example_only: bool = False
     repairs: tuple[str, ...] = ()
+    reasons: tuple[Finding, ...] = ()
 
 
 class Route(Protocol):

@@ -12,7 +12,7 @@ import torch
 from torchport.capture import symbolic_functions
 from torchport.capture.blame import line_of_error, watch_guards
 from torchport.capture.guards import Challenge, Guard, challenges
-from torchport.capture.repairs import for_failed_capture, for_failed_translation, repaired, weights_alone
+from torchport.capture.repairs import for_failed_capture, for_failed_translation, repaired, weights_alone, written_out
 from torchport.capture.repairs.empty_shapes import mean_zero
 from torchport.capture.repairs.exact_constants import exact_constants
 from torchport.capture.repairs.half_reductions import half_reductions
@@ -63,6 +63,8 @@ def translate(program: torch.export.ExportedProgram, request: Request, repairs: 
     if alone is not None:
         program = alone
         repairs.append(weights_alone.NAME)
+    if written_out.kept(program):
+        repairs.append(written_out.NAME)
     lowerings = Lowerings()
     try:
         program, table = mapped(program, opset, request.translations, lowerings)

@@ -15,6 +15,7 @@ import torch
 from torchport.capture.blame import line_of_error, place, site_of_error
 from torchport.capture.dynamic import InputDims
 from torchport.capture.guards import Challenge, Guard
+from torchport.capture.ones import watch_ones
 from torchport.capture.places import Site
 from torchport.capture.rewrite.attributes import watching
 from torchport.capture.rewrite.looks import sites_looked_at
@@ -23,17 +24,21 @@ from torchport.capture.rewrite.operators import translations
 from torchport.capture.rewrite.plan import Plan, Rewritten
 from torchport.capture.rewrite.refusal import RewriteError
 from torchport.capture.rewrite.rows import StackedRows
+from torchport.capture.rewrite.sharing import noticing
 from torchport.capture.rewrite.sizes import OpenSizes
 from torchport.capture.rewrite.transform import RewriteLineError
 from torchport.capture.routes import export
 from torchport.capture.routes.base import Captured, Request
 from torchport.capture.structure import Call
 from torchport.errors import CaptureError
-from torchport.records import Dim
+from torchport.records import Dim, Finding
 from torchport.silence import silence
 
 NOTHING = "the capture named no line to rewrite"
+NOT_AT_IT = "there is nothing to rewrite at the line"
+NO_CONTROL_FLOW = "the capture stopped at something else than control flow"
 _TRIES = 60  # lines to rewrite in one model
+_ON_VALUES = re.compile(r"\bu\d+\b")  # a guard on what is no size of an input
 
 
 def capture(request: Request) -> Captured:
@@ -42,18 +47,30 @@ def capture(request: Request) -> Captured:
     with silence(verbose=request.verbose), _without_cache():
         _, tried = _rewritten(request, repairs)
         model = export.translate(tried.program, request, repairs)
-    return Captured(model, challenges=tried.challenges, repairs=tuple(repairs))
+    return Captured(model, challenges=tried.challenges, repairs=tuple(repairs), reasons=tried.shared)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Try:
-    """A capture that went through, with the lines that were rewritten for it."""
+    """A capture that went through, with the lines that were rewritten for it.
+
+    Attributes:
+        program: what torch.export gave.
+        guards: the conditions on sizes that torch settled.
+        ones: those that it settled because it takes no size for 1.
+        challenges: sizes at which one of them does not hold.
+        repairs: the names of the repairs that helped.
+        lines: what was rewritten.
+        shared: loops in which tensors share memory.
+    """
 
     program: torch.export.ExportedProgram
     guards: list[Guard]
+    ones: list[Guard]
     challenges: tuple[Challenge, ...]
     repairs: list[str]
     lines: dict[Rewritten, set[int]]
+    shared: tuple[Finding, ...]
 
 
 class _Tied(Call):
@@ -131,10 +148,19 @@ def _rewritten(request: Request, repairs: list[str]) -> tuple[Plan, _Try]:
 
 def _try(request: Request, plan: Plan) -> _Try:
     repairs: list[str] = []
-    with plan.in_place(), torch.no_grad(), StackedRows(), OpenSizes(), watching(request.call.target):
+    with (
+        plan.in_place(),
+        torch.no_grad(),
+        StackedRows(),
+        OpenSizes(),
+        watching(request.call.target),
+        watch_ones() as ones,
+        noticing() as shared,
+    ):
         program, guards = export.exported(request, repairs)
-    guards = [g for g in guards if not re.search(r"\bu\d+\b", g.expression)]  # on values, which are no sizes of inputs
-    return _Try(program, guards, export.found_challenges(program, request, guards), repairs, plan.lines())
+    guards, ones = ([g for g in all_ if not _ON_VALUES.search(g.expression)] for all_ in (guards, ones))
+    challenges = export.found_challenges(program, request, [*guards, *ones])
+    return _Try(program, guards, ones, challenges, repairs, plan.lines(), tuple(shared))
 
 
 def _split(plan: Plan, site: Site) -> bool:
@@ -160,15 +186,18 @@ def _add_sizes(plan: Plan, tried: _Try, request: Request, banned: set[int]) -> b
     fixing = [g for g in tried.guards if re.match(r"Eq\((?!s\d+, s\d+\)$)", g.expression)]  # equal sizes fix neither
     frozen = fixing if export.frozen(tried.program, request) else []
     doubtful = {c.line for c in tried.challenges}
-    added = False
-    for guard in tried.guards:
-        if guard.site is None or guard.site.line in banned or not (guard in frozen or guard.line in doubtful):
-            continue
-        try:
-            added |= (plan.add_alike if guard in frozen else plan.add)(guard.site) is not None
-        except RewriteError:
-            continue  # it stays as it is, and the proof asks at the sizes in doubt
-    return added
+    for guards in (tried.guards, tried.ones):  # apart: a line that cannot be rewritten takes its fellows with it
+        added = False
+        for guard in guards:
+            if guard.site is None or guard.site.line in banned or not (guard in frozen or guard.line in doubtful):
+                continue
+            try:
+                added |= (plan.add_alike if guard in frozen else plan.add)(guard.site) is not None
+            except RewriteError:
+                continue  # it stays as it is, and the proof asks at the sizes in doubt
+        if added:
+            return True
+    return False
 
 
 def _rewritable(error: BaseException) -> bool:
@@ -177,6 +206,7 @@ def _rewritable(error: BaseException) -> bool:
     known: tuple[str, ...]
     known = ("data-dependent", "DataDependent", "GuardOnDataDependent", "SymInt", "SymFloat", "SymBool", "symbolic")
     known += ("KeyError", "has no attribute")  # a name with a number in it that only the running model knows
+    known += ("doesn't define __", "sympy expression is NaN")  # a number out of a tensor, which torch takes no further
     return any(word in text for word in known)
 
 
@@ -185,5 +215,8 @@ def _refused(cause: BaseException, error: Exception, plan: Plan) -> CaptureError
     if isinstance(cause, RewriteError):
         return CaptureError(f"cannot be rewritten: {cause}", where=where or None)
     assert isinstance(error, CaptureError)
-    what = error.what if plan.functions else f"{NOTHING}: {error.what}"
+    what = error.what
+    if not plan.functions:
+        nothing = NOTHING if not where else NOT_AT_IT if _rewritable(cause) else NO_CONTROL_FLOW
+        what = f"{nothing}: {what}"
     return CaptureError(what, where=where or None)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from torchport.capture.blame import line_of_error
+from torchport.capture.routes import script_numbers
 from torchport.capture.routes.base import Captured, Request
 from torchport.capture.routes.trace import trace_module, translate
 from torchport.capture.structure import Call, FlatModule
@@ -22,8 +23,13 @@ def capture(request: Request) -> Captured:
     with silence(verbose=request.verbose):
         try:
             with contextlib.nullcontext() if request.verbose else silence_native():
-                module = FlatModule(_scripted(request.call))
-            return Captured(translate(trace_module(module, request), request))
+                call = _scripted(request.call)
+                of_tensors = script_numbers.as_tensors(call.target)
+                module = FlatModule(call if of_tensors is None else call.on(of_tensors))
+            model = translate(trace_module(module, request), request)
+            if of_tensors is not None:
+                script_numbers.without_holder(model)
+            return Captured(model)
         except (CaptureError, OpsetError):
             raise
         except Exception as error:

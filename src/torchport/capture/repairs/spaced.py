@@ -1,0 +1,38 @@
+"""`torch.linspace` and `torch.logspace` with a number of steps that comes from a value, or from a size that varies.
+
+torch.export asks whether there is one step or none, which only the running model knows. The form of torchport's
+library does not ask.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from torchport.capture.blame import line_of_error
+from torchport.operators.library.linspace import is_open, linspace, logspace
+
+NAME = "linspace with as many steps as the values say"
+
+_INSTEAD: dict[Any, Any] = {torch.linspace: linspace, torch.logspace: logspace}
+
+
+def knows(error: Exception) -> bool:
+    where = f"{line_of_error(error)} {getattr(error, 'where', '')}"
+    return ("data-dependent" in str(error) or "was fixed to" in str(error)) and "space(" in where
+
+
+@contextlib.contextmanager
+def repaired(target: Any) -> Iterator[bool]:
+    with _Spaced():
+        yield True
+
+
+class _Spaced(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        return (_INSTEAD[func] if func in _INSTEAD and is_open(*args, **kwargs) else func)(*args, **kwargs)
