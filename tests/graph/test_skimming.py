@@ -49,9 +49,9 @@ def test_every_node_is_found_by_what_it_makes(seed: int) -> None:
 def test_values_are_found_by_name_and_weights_say_theirs() -> None:
     model = _model(7)
     skimmed = SkimmedModel(model.SerializeToString())
-    search = skimmed["value_info"].search(1)
-    for index, info in enumerate(model.graph.value_info):
-        assert index in search.holding(info.name)
+    for search in (skimmed["value_info"].search(1), skimmed["value_info"].search(1, first=True)):
+        for index, info in enumerate(model.graph.value_info):
+            assert index in search.holding(info.name)
     assert [weight_name(tensor) for tensor in skimmed["initializer"]] == ["w0", "w1", "w2"]
     assert search.holding("nobody") == []
 
@@ -61,6 +61,15 @@ def test_a_value_with_nothing_but_a_short_name_is_found_at_the_end() -> None:
     model.graph.value_info.add(name="z")
     search = SkimmedModel(model.SerializeToString())["value_info"].search(1)
     assert search.holding("z") == [len(model.graph.value_info) - 1]
+
+
+def test_a_name_that_is_not_at_the_beginning_is_found_too() -> None:
+    model = good()
+    graph = model.graph.SerializeToString() + b"\x6a\x05\x1a\x00\x0a\x01z"  # a value: its doc string, then its name
+    model.ClearField("graph")
+    skimmed = SkimmedModel(model.SerializeToString() + b"\x3a" + varint(len(graph)) + graph)
+    values = list(skimmed["value_info"])
+    assert skimmed["value_info"].search(1, first=True).holding("z") == [len(values) - 1]
 
 
 def test_the_rest_of_the_graph_is_kept() -> None:

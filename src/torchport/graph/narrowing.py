@@ -184,7 +184,7 @@ class _Messages:
     def __init__(self, packed: Packed, kind: Any, field: str) -> None:
         self._packed = packed
         self._kind = kind
-        self._search = packed.search(number(kind, field))
+        self._search = packed.search(number(kind, field), first=field == "name")
         self._parsed: dict[int, Any] = {}
 
     def __len__(self) -> int:

@@ -94,9 +94,9 @@ class Packed:
     def __iter__(self) -> Iterator[memoryview]:
         return (self[index] for index in range(len(self)))
 
-    def search(self, field: int) -> Search:
-        """Where texts stand in a field of these messages."""
-        return Search(self._content, self._starts, self._end, field)
+    def search(self, field: int, *, first: bool = False) -> Search:
+        """Where texts stand in a field of these messages; `first` if each has it once, at its beginning."""
+        return Search(self._content, self._starts, self._end, field, first=first)
 
 
 class Search:
@@ -105,13 +105,19 @@ class Search:
     A text that is found may also stand elsewhere in the message: in a field inside of it, or in its data.
     """
 
-    def __init__(self, content: bytes, starts: array[int], end: int, field: int) -> None:
+    def __init__(self, content: bytes, starts: array[int], end: int, field: int, *, first: bool) -> None:
+        """`first`: messages have the field once, as a rule at their very beginning, where it is looked for first."""
         self._content, self._starts, self._end = content, starts, end
         self._field = field
         begin = starts[0] if starts else end
+        key = field << 3 | _BYTES
         self._every = np.frombuffer(content, np.uint8, end)
-        keys = self._every[begin:-1] == (field << 3 | _BYTES)
-        self._places = np.flatnonzero(keys).astype(np.int32) + np.int32(begin)
+        heads = np.frombuffer(starts, np.uint32)
+        heads = heads + 2 + (self._every[heads + 1] >= _LONG)  # where the first field of each message is
+        if first and (self._every[heads] == key).all():
+            self._places = heads
+        else:
+            self._places = np.flatnonzero(self._every[begin:-1] == key).astype(np.uint32) + np.uint32(begin)
         lengths = self._every[self._places + 1]
         self._endings = lengths * np.uint16(256) + self._every[(self._places + 1 + lengths).clip(max=max(end - 1, 0))]
 
