@@ -229,6 +229,15 @@ def test_a_dimension_the_model_itself_cannot_vary() -> None:
         tp.export(nn.Linear(4, 4), X, dynamic={"input": {1: "f"}})
 
 
+def test_numbers_that_were_made_up_are_not_called_a_size() -> None:
+    class Parts(nn.Module):
+        def forward(self, x: torch.Tensor, parts: torch.Tensor) -> torch.Tensor:
+            return torch.stack([part.sum(0) for part in x.split(parts.tolist())])
+
+    with pytest.raises(DynamicError, match="refuses the numbers made up for 'parts'"):
+        tp.export(Parts(), (torch.randn(6, 3), torch.tensor([1, 3, 2])), dynamic={"parts": {0: "n"}})
+
+
 def test_axes_are_inferred_from_examples() -> None:
     exported = tp.export(nn.Linear(4, 4), X, examples=[(torch.randn(5, 4),)], dynamic="auto", route="trace")
     assert exported.inputs[0].shape == ("input_dim0", 4)

@@ -114,11 +114,29 @@ class Job:
     def _check_dimensions(self, reports: Sequence[DimensionReport]) -> None:
         for report in reports:
             if report.refused and not set(report.accepted) - {1}:  # at size 1 it was broadcast, not moved
+                if (counted := self._numbers_along(report.name)) is not None:
+                    raise DynamicError(
+                        f"dimension '{report.name}' cannot be tried: at every other size the PyTorch model refuses the "
+                        f"numbers made up for '{counted}'",
+                        where=f"{report.name} = {report.refused_sizes}: {report.message}",
+                        next_step="compute them in the model if they must fit other inputs, or leave it out of dynamic",
+                    )
                 raise DynamicError(
                     f"dimension '{report.name}' cannot vary: the PyTorch model refuses every other size",
                     where=f"{report.name} = {report.refused_sizes}: {report.message}",
                     next_step=self._same_size(report.name) or "leave it out of dynamic",
                 )
+
+    def _numbers_along(self, root: str) -> str | None:
+        """An input of one whole number a step of the dimension: its values may have to fit others."""
+        for name, own, array in zip(self.input_names, self.call.names, self.arrays, strict=True):
+            if (
+                array.dtype.kind in "iu"
+                and array.ndim == 1
+                and any(d.root == root for d in self.spec.inputs.get(own, {}).values())
+            ):
+                return name
+        return None
 
     def _same_size(self, root: str) -> str:
         """Axes of the same size that were not said to vary: they may be the same dimension."""
