@@ -228,12 +228,17 @@ class Attempts:
         proofs = [t.proof for t in self.unproven if t.proof.cases and not (blocked and t.route in _OLD_ROUTES)]
         proofs.sort(key=lambda p: not p.failures)
         if proofs:
+            # What the old exporters froze is not what is wrong with the model: the first route says that.
+            stopped = len(self.attempts) > len(self.unproven) and all(t.route in _OLD_ROUTES for t in self.unproven)
             return ProofError(
-                "the ONNX model does not give the PyTorch model's answers; nothing was saved",
+                "no route gives the PyTorch model's answers; nothing was saved"
+                if stopped
+                else "the ONNX model does not give the PyTorch model's answers; nothing was saved",
                 proof=proofs[0],
                 attempts=self.attempts,
                 where=story,
-                next_step="see the proof for the case that differs; --allow-unproven saves it all the same",
+                next_step=(stopped and self.errors and self.errors[0].next_step)
+                or "see the proof for the case that differs; --allow-unproven saves it all the same",
             )
         if self.unproven and not blocked:
             return EngineError(
