@@ -57,4 +57,4 @@ def test_torchscript_is_touched_in_its_routes_only() -> None:
         for node in ast.walk(ast.parse(p.read_text()))
         if isinstance(node, ast.Attribute) and ast.unparse(node) in ("torch.jit.script", "torch.jit.trace")
     }
-    assert users <= {"capture/routes/script.py", "capture/routes/trace.py"}
+    assert users <= {f"capture/routes/{name}.py" for name in ("script", "script_numbers", "trace")}
