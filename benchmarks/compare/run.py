@@ -128,7 +128,7 @@ def untouched(name: str) -> None:
     for layer in result.layers:
         counts[layer.state] = counts.get(layer.state, 0) + 1
     cried = None if result.first_divergence is None else result.first_divergence.node
-    print(json.dumps({"agrees": result.agrees, "cried": cried, **counts}), flush=True)
+    print(json.dumps({"outputs": result.agrees, "cried": cried, **counts}), flush=True)
 
 
 def report_reduce() -> None:
@@ -203,7 +203,7 @@ def report_untouched(only: str | None) -> None:
     cried = 0
     for name in chosen:
         (row,) = _child("untouched-here", name)[-1:]
-        cried += row.get("cried") is not None or not row.get("agrees", False)
+        cried += row.get("cried") is not None or not row.get("outputs", False)
         print(f"  {name}: {json.dumps(row)}", flush=True)
     print(f"untouched: {cried} of {len(chosen)} cried wolf or could not be asked")
 
