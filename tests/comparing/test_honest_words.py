@@ -158,3 +158,24 @@ def test_what_is_no_file_of_numpys_is_called_so(tmp_path: Path) -> None:
     (tmp_path / "a.npz").write_bytes(b"PK junk")
     with pytest.raises(InputError, match="no file of numpy's"):
         tp.compare(_chain(), _chain(), data=tmp_path)
+
+
+def test_a_tensor_inside_that_is_off_by_rounding_only_is_no_divergence() -> None:
+    """HardSigmoid cuts off all but a small part of what it is given, rounding of the large part included."""
+
+    def gated(bias: float) -> ir.Model:
+        nodes = [
+            helper.make_node("Add", ["x", "b"], ["shifted"], "add"),
+            helper.make_node("HardSigmoid", ["shifted"], ["gate"], "gate", alpha=1 / 6),
+            helper.make_node("Add", ["x", "gate"], ["y"], "last"),
+        ]
+        info = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", 4]) for n in ("x", "y")]
+        weight = numpy_helper.from_array(np.float32(bias), "b")
+        graph = helper.make_graph(nodes, "g", info[:1], info[1:], [weight])
+        return ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9))
+
+    x = {"x": np.array([[-300.0, -3.0, 300.0, -3.0]], np.float32)}
+    found = _compared(gated(0.01), gated(0.01 + 1.5e-4), x, layers=True)
+    assert found.agrees
+    assert {layer.tensor: layer.state for layer in found.layers}["gate"] == "differs"
+    assert found.first_divergence is None
