@@ -122,7 +122,8 @@ def untouched(name: str) -> None:
     arguments = {**spec.arguments(spec.example, 0), **spec.fixed}
     with tempfile.TemporaryDirectory() as folder:
         exported = tp.export(model, kwargs=arguments, output=Path(folder) / "model.onnx")
-        tensors = {i.name: arguments[i.name] for i in exported.inputs if i.name in arguments}
+        wanted = {*(i.name for i in exported.inputs), *spec.fixed}
+        tensors = {name: value for name, value in arguments.items() if name in wanted}
         result = tp.compare(model, Path(folder) / "model.onnx", inputs=tensors, layers=True)
     counts: dict[str, int] = {}
     for layer in result.layers:

@@ -362,3 +362,24 @@ def test_progress_is_told(small_net: nn.Module, onnx_file: Path, image: dict[str
     assert said[0] == "opening"
     assert "comparing sample 1" in said
     assert any("slice 1 of 1" in line for line in said)
+
+
+class _Stateful(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.GRUCell(3, 4)
+
+    def forward(self, x: torch.Tensor, state: dict[str, torch.Tensor], scale: float = 1.0) -> dict[str, torch.Tensor]:
+        return {"h": self.cell(x, state["h"]) * scale, "count": state["count"] + 1}
+
+
+def test_inputs_in_containers_are_given_as_the_pytorch_model_takes_them(tmp_path: Path) -> None:
+    net = _Stateful().eval()
+    inputs = {"x": torch.randn(2, 3), "state": {"h": torch.randn(2, 4), "count": torch.zeros(2)}, "scale": 2.0}
+    tp.export(net, kwargs=inputs, output=tmp_path / "net.onnx")
+    found = _compared(net, tmp_path / "net.onnx", inputs, layers=True)
+    assert found.agrees
+    assert found.first_divergence is None
+    assert len(found.outputs) == 2
+    with pytest.raises(InputError, match="arrays only"):
+        tp.compare(tmp_path / "net.onnx", tmp_path / "net.onnx", inputs)

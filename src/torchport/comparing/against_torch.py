@@ -157,7 +157,8 @@ class Pairing:
                 continue
             fits = [e for e in self._fitting(name, free, last) if e.order not in found]
             if fits and self._is_last(name):
-                found[fits[0].order] = (name, len(fits) == 1)
+                told = bool(self._origins[name].operator)  # else any operator of the module may be meant
+                found[fits[0].order] = (name, told and len(fits) == 1)
                 last[module] = fits[0].order
         return found
 

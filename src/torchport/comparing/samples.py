@@ -45,12 +45,14 @@ class Sample:
         arrays: the inputs by name; ``arr_0``, ``arr_1`` where they have none.
         outputs: what the model gave, if the sample was recorded.
         arguments: arguments that are no tensors, if it was recorded.
+        call: how a PyTorch model is called with it, positional and by name, where containers hold some of its inputs.
     """
 
     name: str
     arrays: Mapping[str, Array]
     outputs: Mapping[str, Array] = dataclasses.field(default_factory=dict)
     arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    call: tuple[tuple[Any, ...], dict[str, Any]] | None = None
 
 
 def read_samples(source: object) -> Iterator[Sample]:

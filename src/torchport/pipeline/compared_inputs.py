@@ -7,14 +7,17 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
 from torchport.capture import models
 from torchport.capture.structure import signature_of
 from torchport.comparing.input_hints import same_inputs
 from torchport.comparing.samples import Sample, read_samples
 from torchport.errors import InputError
-from torchport.pipeline.compared_sides import OnnxSide, SavedSide, Side, is_saved
+from torchport.pipeline.compared_sides import OnnxSide, SavedSide, Side, is_onnx, is_saved
 from torchport.pipeline.same_meaning import made_up
 from torchport.records import Finding
+from torchport.tensors import is_torch, to_numpy
 
 MADE_UP = "made up from the shapes"
 
@@ -28,7 +31,7 @@ def given_samples(sources: tuple[Any, Any], inputs: Any, data: Any, opened: Mapp
     if data is not None:
         return read_samples(data)
     if inputs is not None:
-        return read_samples([inputs])
+        return iter([_taken_apart(sources, inputs)]) if _is_nested(inputs) else read_samples([inputs])
     saved = [SavedSide(source) for source in sources if is_saved(source)]
     if len(saved) == len(sources):
         return iter([Sample("saved", {})])
@@ -38,6 +41,23 @@ def given_samples(sources: tuple[Any, Any], inputs: Any, data: Any, opened: Mapp
         raise InputError("no inputs are given", next_step="give inputs=, or --input x=float32[1,3,224,224]")
     infos = next(iter(opened.values())).session.inputs
     return iter([Sample(MADE_UP, {i.name: a for i, a in zip(infos, made_up(infos), strict=True)})])
+
+
+def _is_nested(inputs: Any) -> bool:
+    """Whether a container or another object, a cache say, is among the inputs."""
+    values = inputs.values() if isinstance(inputs, Mapping) else inputs if isinstance(inputs, (tuple, list)) else ()
+    return not all(v is None or is_torch(v) or isinstance(v, (np.ndarray, np.generic, str, int, float)) for v in values)
+
+
+def _taken_apart(sources: tuple[Any, Any], inputs: Any) -> Sample:
+    """A call of the PyTorch model, its tensors by the names the export gives them."""
+    called = [source for source in sources if not is_saved(source) and not is_onnx(source)]
+    if not called:
+        raise InputError("ONNX models take arrays only", next_step="give each input by the name it has there")
+    args, kwargs = ((), dict(inputs)) if isinstance(inputs, Mapping) else (tuple(inputs), {})
+    call = models.call(models.subject(called[0]), args, kwargs)
+    arrays = {name: to_numpy(tensor) for name, tensor in zip(call.names, call.tensors, strict=True)}
+    return Sample("sample 0", arrays, call=(args, kwargs))
 
 
 def _wanted(sources: tuple[Any, Any], opened: Mapping[int, OnnxSide]) -> tuple[list[str], list[str]]:

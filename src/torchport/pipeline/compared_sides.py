@@ -93,7 +93,7 @@ class TorchSide:
         subject = models.subject(model)
         self.root = subject.target if isinstance(subject.target, torch.nn.Module) else None
         self.label = f"PyTorch's {type(subject.target).__name__}"
-        args, kwargs = _arguments(subject, first)
+        args, kwargs = first.call or _arguments(subject, first)
         self._job = Job(model, args, kwargs)
         stack.enter_context(self._job.opened())
         self.inputs = tuple(self._job.call.names)
