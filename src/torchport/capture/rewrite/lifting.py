@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 from collections.abc import Callable, Iterator, Sequence
-from types import FunctionType
 from typing import Any
 
 import torch
@@ -23,6 +21,7 @@ from torch.utils import _pytree as pytree
 
 from torchport.capture.rewrite.attributes import Place, undone
 from torchport.capture.rewrite.items import Items
+from torchport.capture.rewrite.objects import parts_of
 from torchport.capture.rewrite.operators import apart, fake_mode
 from torchport.capture.rewrite.rows import OpenList, Rows
 
@@ -111,20 +110,9 @@ def sizes_in(*values: Any) -> list[torch.SymInt]:
         if isinstance(value, (torch.Tensor, OpenList)) or id(value) in seen:
             return
         seen.add(id(value))
-        if isinstance(value, functools.partial):
-            look(value.func)
-            look(value.args)  # each by itself: a tuple made here would be gone, and its id another's
-        elif isinstance(value, FunctionType):
-            for cell in value.__closure__ or ():
-                with contextlib.suppress(ValueError):  # a variable that has no value yet
-                    look(cell.cell_contents)
-        elif isinstance(value, (list, tuple)):
-            for item in value:
-                look(item)
-        elif isinstance(value, dict):
-            for item in value.values():
-                look(item)
-        elif isinstance(value, Items):
+        for part in parts_of(value):
+            look(part)
+        if isinstance(value, Items):
             look(vars(value))
 
     for value in values:

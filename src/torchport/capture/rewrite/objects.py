@@ -16,6 +16,21 @@ _OWN = __name__.rpartition(".")[0]
 _NOT_THE_USERS = {"torch", "torchport", "builtins", *sys.stdlib_module_names}
 
 
+def parts_of(value: Any) -> list[Any]:
+    """What a container holds, or a function finds around it. Nothing is made anew: ids stay those of living objects."""
+    if isinstance(value, functools.partial):
+        return [value.func, value.args]
+    if isinstance(value, FunctionType):
+        found = []
+        for cell in value.__closure__ or ():
+            with contextlib.suppress(ValueError):  # a variable that has no value yet
+                found.append(cell.cell_contents)
+        return found
+    if isinstance(value, (list, tuple)):
+        return list(value)
+    return list(value.values()) if isinstance(value, dict) else []
+
+
 def plain_objects(*values: Any) -> list[Any]:
     """Instances of the user's classes, but for tensors and modules."""
     seen: dict[int, Any] = {}
@@ -25,26 +40,16 @@ def plain_objects(*values: Any) -> list[Any]:
         if isinstance(value, (torch.Tensor, OpenList, str, type, ModuleType)) or id(value) in seen:
             return
         seen[id(value)] = value
-        if isinstance(value, functools.partial):
-            look(value.func)
-            look(value.args)
-        elif isinstance(value, MethodType):
+        parts = parts_of(value)
+        for part in parts:
+            look(part)
+        if isinstance(value, MethodType):
             look(value.__self__)
-        elif isinstance(value, FunctionType):
-            for cell in value.__closure__ or ():
-                with contextlib.suppress(ValueError):  # a variable that has no value yet
-                    look(cell.cell_contents)
-        elif isinstance(value, (list, tuple)):
-            for item in value:
-                look(item)
-        elif isinstance(value, dict):
-            for item in value.values():
-                look(item)
         elif isinstance(value, torch.nn.Module):
             for name, item in vars(value).items():
                 if not name.startswith("_"):
                     look(item)
-        elif _is_users(type(value)) and hasattr(value, "__dict__"):
+        elif not parts and _is_users(type(value)) and hasattr(value, "__dict__"):
             found.append(value)
             look(vars(value))
         elif type(value).__module__.startswith(_OWN):
