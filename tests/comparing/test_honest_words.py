@@ -67,23 +67,31 @@ def test_two_faults_show_as_two_when_each_layer_gets_the_references_inputs() -> 
     assert born == ["node_MatMul_3", "node_MatMul_9"]
 
 
+def _pooled(*, quantized: bool) -> ir.Model:
+    """A pool of floats, or of what they are quantized to."""
+    pool = {"kernel_shape": [2, 2]}
+    if quantized:
+        nodes = [
+            helper.make_node("QuantizeLinear", ["x", "s", "z"], ["x8"], "quantize"),
+            helper.make_node("MaxPool", ["x8"], ["pooled8"], "pool8", **pool),
+            helper.make_node("DequantizeLinear", ["pooled8", "s", "z"], ["pooled"], "dequantize"),
+        ]
+    else:
+        nodes = [helper.make_node("MaxPool", ["x"], ["pooled"], "pool", **pool)]
+    nodes.append(helper.make_node("Sigmoid", ["pooled"], ["y"], "last"))
+    infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 1, k, k]) for n, k in (("x", 4), ("y", 3))]
+    numbers = {"s": np.float32(0.05), "z": np.uint8(128)}
+    weights = [numpy_helper.from_array(np.asarray(a), n) for n, a in numbers.items()] if quantized else []
+    graph = helper.make_graph(nodes, "g", infos[:1], infos[1:], weights)
+    return ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9))
+
+
 def test_a_quantized_tensor_is_no_partner_of_a_float() -> None:
-    quantized = _chain()
-    last = quantized.graph.node(-1)
-    scale, zero = (
-        ir.val(n, const_value=ir.tensor(a, name=n)) for n, a in (("s", np.float32(1 / 255)), ("z", np.uint8(0)))
-    )
-    for value in (scale, zero):
-        quantized.graph.initializers.add(value)
-    total = last.inputs[0]
-    small = ir.node("QuantizeLinear", [total, scale, zero], name="small")
-    small.outputs[0].name = "y_quantized"
-    large = ir.node("DequantizeLinear", [small.outputs[0], scale, zero], name="large")
-    large.outputs[0].name = "val_back"
-    quantized.graph.insert_before(last, [small, large])
-    last.replace_input_with(0, large.outputs[0])
-    found = _compared(_chain(), quantized, X, layers=True, rtol=1.0, atol=1.0)
-    assert {layer.tensor: layer.state for layer in found.layers}["y_quantized"] == "no partner"
+    x = {"x": np.random.default_rng(0).normal(size=(1, 1, 4, 4)).astype(np.float32)}
+    found = _compared(_pooled(quantized=False), _pooled(quantized=True), x, layers=True)
+    assert found.agrees
+    assert {layer.tensor: layer.state for layer in found.layers}["pooled8"] == "no partner"
+    assert found.first_divergence is None
 
 
 class _Fusing:

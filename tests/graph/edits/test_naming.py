@@ -6,28 +6,14 @@ import json
 from typing import Any
 
 import numpy as np
-import onnx
 import onnx_ir as ir
-import onnxruntime
 import pytest
+from small_models import answers, model
 
 from torchport.errors import InputError
-from torchport.graph import lint
 from torchport.graph.edits.naming import ANNOTATION, rename
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3) - 2
-
-
-def model(text: str) -> ir.Model:
-    return ir.from_proto(onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 17, "my": 1]> {text}'))
-
-
-def answers(given: ir.Model, **inputs: Any) -> list[Any]:
-    assert [f for f in lint(given) if f.severity == "error"] == []
-    proto = ir.to_proto(given)
-    onnx.checker.check_model(proto, full_check=True)
-    session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
-    return list(session.run(None, inputs))
 
 
 SIMPLE = "g (float[n,3] x) => (float[n,3] y) <float[3] w = {1, 2, 3}> { [add] a = Add(x, w)  [neg] y = Neg(a) }"
