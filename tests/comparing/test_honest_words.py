@@ -27,38 +27,75 @@ def _compared(*args: Any, **options: Any) -> Comparison:
     return found
 
 
-def _chain(blocks: int = 4, *, skip: int = 0, wrong: Sequence[int] = ()) -> ir.Model:
-    """Products, sums and sigmoids, whose names were counted up from another number."""
+def _chain(
+    blocks: int = 4,
+    *,
+    skip: int = 0,
+    wrong: Sequence[int] = (),
+    padded: bool = False,
+    by_block: bool = False,
+    turned: bool = False,
+) -> ir.Model:
+    """Products, sums and sigmoids, whose names were counted up from another number.
+
+    Padded, there are other nodes before and after, so that nothing from the inputs or the outputs on looks the same.
+    The weights' names are counted up as well, or are those of their block. Turned, the numbers between the blocks stand
+    in another order.
+    """
     made = np.random.default_rng(1)
     nodes, weights = [], []
     last, number = "x", skip
+    if padded:
+        nodes = [helper.make_node("Abs", ["x"], ["size"]), helper.make_node("Less", ["size", "x"], ["never"])]
+        nodes.append(helper.make_node("Where", ["never", "size", "x"], ["same"]))
+        last = "same"
     for block in range(blocks):
         product, total, out = (f"val_{number + n}" for n in (1, 2, 3))
         matrix, bias = made.normal(size=(4, 4)), made.normal(size=4)
         if block in wrong:
             matrix = matrix * 1.5
-        weights.append(numpy_helper.from_array(matrix.astype(np.float32), f"w_{number}"))
-        weights.append(numpy_helper.from_array(bias.astype(np.float32), f"b_{number}"))
-        nodes.append(helper.make_node("MatMul", [last, f"w_{number}"], [product], f"node_MatMul_{number}"))
-        nodes.append(helper.make_node("Add", [product, f"b_{number}"], [total], f"node_Add_{number}"))
+        if turned and block:
+            matrix = matrix[::-1]
+        if turned and block < blocks - 1:
+            matrix, bias = matrix[:, ::-1], bias[::-1]
+        w, b = (f"block.{block}.{c}" if by_block else f"{c}_{number}" for c in "wb")
+        weights.append(numpy_helper.from_array(matrix.astype(np.float32), w))
+        weights.append(numpy_helper.from_array(bias.astype(np.float32), b))
+        nodes.append(helper.make_node("MatMul", [last, w], [product], f"node_MatMul_{number}"))
+        nodes.append(helper.make_node("Add", [product, b], [total], f"node_Add_{number}"))
         nodes.append(helper.make_node("Sigmoid", [total], [out], f"node_Sigmoid_{number}"))
         last, number = out, number + 3
-    nodes[-1].output[0] = "y"
+    if padded:
+        nodes.append(helper.make_node("Identity", [last], ["y"]))
+    else:
+        nodes[-1].output[0] = "y"
     info = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", 4]) for n in ("x", "y")]
     graph = helper.make_graph(nodes, "g", info[:1], info[1:], weights)
     return ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9))
 
 
+@pytest.mark.parametrize("by_block", [False, True])
+@pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("skip", [0, 3, 6])
-def test_names_that_an_exporter_counted_up_pair_nothing(skip: int) -> None:
-    found = _compared(_chain(), _chain(skip=skip), X, layers=True)
+def test_names_that_an_exporter_counted_up_pair_nothing(skip: int, padded: bool, by_block: bool) -> None:
+    """From node to node they may fit each other and all be wrong; what the weights hold tells, whatever they are."""
+    shifted = {"skip": skip, "padded": padded, "by_block": by_block}
+    found = _compared(_chain(by_block=by_block), _chain(**shifted), X, layers=True)
     assert found.agrees
     assert found.first_divergence is None
-    assert {layer.state for layer in found.layers} == {"agrees"}
-    broken = _chain(skip=skip, wrong=[2])
-    first = _compared(_chain(), broken, X, layers=True).first_divergence
+    counted = {layer.state for layer in found.layers if layer.node.startswith("node_")}
+    assert counted == {"agrees"}
+    broken = _chain(**shifted, wrong=[2])
+    first = _compared(_chain(by_block=by_block), broken, X, layers=True).first_divergence
     assert first is not None
     assert first.suspects == (f"node_MatMul_{skip + 6}",)
+
+
+def test_models_that_agree_though_nothing_inside_does_have_no_first_divergence() -> None:
+    found = _compared(_chain(), _chain(turned=True), X, layers=True)
+    assert found.agrees
+    assert found.first_divergence is None
+    assert "most tensors inside differ" in str(found)
 
 
 def test_two_faults_show_as_two_when_each_layer_gets_the_references_inputs() -> None:

@@ -256,6 +256,24 @@ def test_constants_match_weights_by_the_slot_they_are_read_in() -> None:
     assert (found.only_a, [m.op_type for m in found.only_b]) == ([], ["Constant"])
 
 
+def test_names_of_nodes_that_neighbors_contradict_are_dropped() -> None:
+    """Two branches: what they compute is called the same in both models, the nodes were counted in another order."""
+
+    def branches(ends: str, **names: str) -> onnx.ModelProto:
+        nodes = [helper.make_node(ends, ["x"], ["start"])]
+        for side, name in names.items():
+            steps = [("Abs", "", "start", f"{side}_in"), ("Sin", name, f"{side}_in", f"{name}_out")]
+            steps.append(("Neg", "", f"{name}_out", f"{side}_end"))
+            nodes += [helper.make_node(op, [i], [o], n, f"{side} {op}") for op, n, i, o in steps]
+        nodes += [helper.make_node("Sub", ["left_end", "right_end"], ["last"]), helper.make_node(ends, ["last"], ["y"])]
+        info = [helper.make_tensor_value_info(name, 1, [2]) for name in "xy"]
+        return helper.make_model(helper.make_graph(nodes, "g", info[:1], info[1:]))
+
+    found = matched(branches("Exp", left="sin_1", right="sin_2"), branches("Log", left="sin_2", right="sin_1"))
+    assert {m.doc_string for n, m in found.nodes if n.doc_string == "left Sin"} == {"left Sin"}
+    assert not wrong(found)
+
+
 def test_names_that_were_counted_on_to_other_weights_do_not_mislead() -> None:
     """Exporters call weights by a running number: with one node more, a name means another weight."""
     other = inserted(BASE, 3)

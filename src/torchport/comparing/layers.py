@@ -22,6 +22,7 @@ _USUAL = 8  # times the median error of tensors that agree
 _ROUNDING = 5e-7  # a few steps of float32
 _SMALL = 3e-4  # no more than that is notable, however much agreeing tensors are off
 _NOTABLE = 16  # times that is no rounding any more
+_OTHER = 0.1  # of the largest number: so far off, it may be another tensor
 
 
 class Reference(Protocol):
@@ -38,11 +39,17 @@ class Reference(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Layers:
-    """What the comparison by layers found."""
+    """What the comparison by layers found.
+
+    Attributes:
+        region: where the error is born; None if there is none, or nothing tells.
+        unlike: the outputs agree and most tensors inside are far from their partners: then these are no evidence.
+    """
 
     layers: tuple[Layer, ...]
     region: Region | None
     pairs: Mapping[str, Pair]
+    unlike: bool = False
 
 
 def look(
@@ -66,9 +73,14 @@ def look(
     """
     pairs = reference.pairs(Slices(candidate, feeds, budget // _HELD, say))
     graph, ends = candidate.model.graph, set(candidate.outputs)
-    region, off, born = _where(graph, pairs, ends, set(agree))
+    unlike = ends <= set(agree) and _mostly_unlike({n: p for n, p in pairs.items() if n not in ends})
+    region, off, born = (None, set(), set()) if unlike else _where(graph, pairs, ends, set(agree))
     layers = [_layer(v, pairs.get(n), n in agree, v in off, born) for n, v in candidate.values.items()]
-    return Layers(tuple(layers), region, pairs)
+    return Layers(tuple(layers), region, pairs, unlike)
+
+
+def _mostly_unlike(pairs: Mapping[str, Pair]) -> bool:
+    return 2 * sum(not p.glance.ok and not p.glance.relative <= _OTHER for p in pairs.values()) > len(pairs)
 
 
 def _where(

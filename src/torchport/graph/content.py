@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,8 @@ from torchport.graph.matching.sides import is_constant
 
 Array = np.ndarray[Any, Any]
 _PIECE = 1 << 20  # numbers looked at together
+_FEW = 64  # numbers that are looked at to tell one weight from others
+_TELLING = 4  # different ones among them; else it is one of many: ones, zeros
 _COMPLEX = (ir.DataType.COMPLEX64, ir.DataType.COMPLEX128)
 
 
@@ -74,6 +76,23 @@ def same_content(a: ir.TensorProtocol, b: ir.TensorProtocol) -> bool:
     if a.dtype != b.dtype or tuple(a.shape) != tuple(b.shape):
         return False
     return all(_bytes_of(x) == _bytes_of(y) for x, y in _pieces(_numbers(a), _numbers(b)))
+
+
+def fingerprint(tensor: ir.TensorProtocol) -> Hashable:
+    """A few numbers spread over a tensor, which trained weights share with nothing but themselves.
+
+    None where they tell nothing: too few different ones, texts, or numbers that cannot be read.
+    """
+    if tensor.dtype == ir.DataType.STRING or tensor.size < _TELLING:
+        return None
+    try:
+        numbers = _numbers(tensor)
+    except FileError:
+        return None  # whoever needs the numbers will say so
+    few = numbers[:: -(-numbers.size // _FEW)]
+    if len(set(few.tolist())) < _TELLING:
+        return None
+    return tensor.dtype.name, tuple(tensor.shape), few.tobytes()
 
 
 def _bytes_of(piece: Array) -> bytes | list[Any]:

@@ -103,6 +103,8 @@ def find_layers(
     divergence = None
     findings: list[Finding] = []
     hidden = [n for n in candidate.outputs if n not in agree and n in found.pairs and found.pairs[n].glance.ok]
+    if found.unlike:
+        findings.append(Finding(_UNLIKE))
     if hidden:
         findings.append(Finding(_HIDDEN.format(engine=candidate_side.engine, name=hidden[0])))
     if found.region is not None and not (hidden and set(hidden) == set(candidate.outputs) - set(agree)):
@@ -122,6 +124,10 @@ def find_layers(
 _HIDDEN = (
     "output '{name}' differs when {engine} runs the model as it is, and agrees when every tensor is looked at: the "
     "error is made where {engine} fuses nodes; compare with another engine, or with its optimizations off"
+)
+_UNLIKE = (
+    "the outputs agree, but most tensors inside differ from those they were compared with: the models compute the same "
+    "in another way, or their tensors could not be told apart; what the layers say is no evidence of an error"
 )
 
 

@@ -27,8 +27,8 @@ class Matching:
         values: what matched nodes make, inputs, and weights; from the first model to the second.
         only_a: nodes of the first model without a partner. What is inside one of them is not listed.
         only_b: the same for the second.
-        why: for the first model's nodes, what showed their partner: the ``structure`` around it, its ``name``, its
-            ``neighbors``, or the ``place`` in which there is another operator now.
+        why: for the first model's nodes, what showed their partner: the ``structure`` around it, the ``numbers`` of its
+            weights, its ``name``, its ``neighbors``, or the ``place`` in which there is another operator now.
         outputs: positions among the graph's outputs that are each other's.
         functions: local functions that are each other's, and how they match inside.
         functions_only_a: local functions of the first model without a partner.

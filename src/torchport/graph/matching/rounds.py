@@ -1,7 +1,7 @@
 """Which node of one graph is which of another, in rounds: what is certain first, and nothing against what is certain.
 
 1. Equal colors (see `colors`) that one node of each graph has: with the names of the weights, then without.
-2. Equal names of nodes or of weights, unless the neighbors say otherwise.
+2. Weights that hold the same numbers; equal names of weights or of nodes, unless the neighbors say otherwise.
 3. From pairs outward: what stands in the same place beside them, also past nodes that were put in or taken out.
 4. What stands between the same pairs, though its operator is another.
 """
@@ -15,10 +15,11 @@ from typing import Literal, TypeVar
 
 import onnx_ir as ir
 
+from torchport.graph.content import fingerprint, stored
 from torchport.graph.matching.colors import Mode, Palette, backward, forward
 from torchport.graph.matching.sides import Side, called, name_key, output_key, weights_key
 
-Why = Literal["structure", "name", "neighbors", "place"]
+Why = Literal["structure", "numbers", "name", "neighbors", "place"]
 _FAR = 4  # how many nodes may have been put in between, or taken out
 _WIDEST = 32  # readers of one value beyond which looking further than them tells nothing
 
@@ -70,6 +71,7 @@ class Rounds:
 
     def run(self) -> None:
         self._color(_SURE)
+        self._by_numbers()
         self._by_names()
         before = -1
         while before < len(self.pairs) and self._is_open():
@@ -110,14 +112,21 @@ class Rounds:
             self._colored[key] = (found, len(self.pairs))
         return found
 
+    def _by_numbers(self) -> None:
+        if self._is_open():
+            self._pair_by(_numbers_key, "numbers")
+
     def _by_names(self) -> None:
-        for key in (name_key, output_key, weights_key):
-            self._pair_unique(functools.partial(key, self.a), functools.partial(key, self.b), "name", self._plausible)
+        for key in (weights_key, name_key, output_key):
+            self._pair_by(key, "name")
         # Exporters count up: where one model has a node more, the names after it are those of other nodes. Once there
         # are pairs around, they tell.
         named = [p for p, why in zip(self.pairs, self.why, strict=True) if why == "name"]
         while wrong := {p for p in named if self.partner[0][p[0]] == p[1] and not self._plausible(*p)}:
             self._part(wrong)
+
+    def _pair_by(self, key: Callable[[Side, int], Hashable], why: Why) -> None:
+        self._pair_unique(functools.partial(key, self.a), functools.partial(key, self.b), why, self._plausible)
 
     def _part(self, wrong: set[tuple[int, int]]) -> None:
         """Forget pairs."""
@@ -301,6 +310,14 @@ def _numbered(pairs: list[tuple[int, int]], count_a: int, count_b: int) -> tuple
     for number, (one, other) in enumerate(pairs):
         ones[one] = others[other] = number
     return ones, others
+
+
+def _numbers_key(side: Side, n: int) -> Hashable:
+    """What the weights hold that a node reads, by slot, of those that hold numbers like no other."""
+    weights = ((slot, s) for slot, s in enumerate(side.slots[n]) if isinstance(s, ir.Value) and s in side.weights)
+    stores = ((slot, stored(value)) for slot, value in weights)
+    told = [(slot, print_) for slot, t in stores if t is not None and (print_ := fingerprint(t)) is not None]
+    return (side.operator[n], tuple(told)) if told else None
 
 
 def _use_key(kinds: Sequence[Hashable], use: tuple[int, ...]) -> Hashable:
