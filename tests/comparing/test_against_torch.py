@@ -15,6 +15,7 @@ from torch import nn
 import torchport as tp
 from torchport.comparing.comparison import Comparison
 from torchport.comparing.torch_events import Event, watched
+from torchport.errors import TorchportError
 from torchport.pipeline import compared_regions
 from torchport.silence import silence
 
@@ -33,6 +34,19 @@ class Attention(nn.Module):
         y = self.norm(x + y)
         y = torch.tanh(self.twice(y)).add_(y)
         return self.twice(y)
+
+
+class Chained(nn.Module):
+    """What goes into attention has the shape of what was there before it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.mix = nn.MultiheadAttention(8, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.second(torch.tanh(self.first(x)))
+        return self.mix(y, y, y)[0]
 
 
 class Branches(nn.Module):
@@ -76,6 +90,12 @@ def attention() -> Made:
     torch.manual_seed(0)
     mask = torch.tensor([[False, False, False, True], [False, False, False, False]])
     return _made(Attention, {"x": torch.randn(2, 4, 8), "mask": mask})
+
+
+@pytest.fixture(scope="module")
+def chained() -> Made:
+    torch.manual_seed(0)
+    return _made(Chained, {"x": torch.randn(2, 4, 8)})
 
 
 @pytest.fixture(scope="module")
@@ -140,19 +160,61 @@ def test_a_wrong_weight_of_a_module_called_twice_is_found_in_the_right_call(atte
     assert "test_against_torch.py" in first.origin.source
 
 
-def test_only_the_module_around_an_error_is_exported_again_though_it_gets_one_tensor_three_times(
-    attention: Made, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    exported: list[nn.Module] = []
+@pytest.fixture
+def again(monkeypatch: pytest.MonkeyPatch) -> list[nn.Module]:
+    """The modules that are exported again."""
+    found: list[nn.Module] = []
     export = compared_regions.export
-    monkeypatch.setattr(compared_regions, "export", lambda m, *a, **k: (exported.append(m), export(m, *a, **k))[1])
+    monkeypatch.setattr(compared_regions, "export", lambda m, *a, **k: (found.append(m.module), export(m, *a, **k))[1])
+    return found
+
+
+def _in_attention(model: ir.Model) -> ir.Node:
+    return _node(model, lambda n: n.op_type == "MatMul" and n.metadata_props["torchport.module"] == "mix")
+
+
+def test_only_the_module_around_an_error_is_exported_again_though_it_gets_one_tensor_three_times(
+    attention: Made, again: list[nn.Module]
+) -> None:
     model = attention[2].clone()
-    node = _node(model, lambda n: n.op_type == "MatMul" and n.metadata_props["torchport.module"] == "mix")
+    node = _in_attention(model)
     _scaled(model, node, 1)
     first = _compared(attention, model).first_divergence
     assert first is not None
     assert first.suspects == (node.name,)
-    assert [list(m.children()) for m in exported] == [[attention[0].mix]]
+    assert again == [attention[0].mix]
+
+
+@pytest.mark.parametrize("taken", ["x", "tanh"])
+def test_only_the_module_of_a_node_that_reads_what_is_right_elsewhere_is_exported_again(
+    chained: Made, again: list[nn.Module], taken: str
+) -> None:
+    model = chained[2].clone()
+    node = _in_attention(model)
+    computed = _node(model, lambda n: n.op_type == "Tanh").outputs[0]
+    node.replace_input_with(0, model.graph.inputs[0] if taken == "x" else computed)
+    first = _compared(chained, model).first_divergence
+    assert first is not None
+    assert first.suspects == (node.name,)
+    assert again == [chained[0].mix]
+
+
+def test_why_it_could_not_be_told_which_node_it_is(attention: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = attention[2].clone()
+    node = _in_attention(model)
+    _scaled(model, node, 1)
+    found = _compared(attention, model, budget=600)
+    assert found.first_divergence is not None
+    assert node.name in found.first_divergence.suspects
+    assert len(found.first_divergence.suspects) > 1
+    assert "the module 'mix' is too large to be exported within the memory given" in " ".join(str(found).split())
+
+    def refuse(*args: Any, **options: Any) -> None:
+        raise TorchportError("it fights back")
+
+    monkeypatch.setattr(compared_regions, "export", refuse)
+    found = _compared(attention, model)
+    assert "the model cannot be exported alone: it fights back" in " ".join(str(found).split())
 
 
 def test_a_node_that_reads_its_neighbors_input_is_found_though_what_it_gives_is_elsewhere_right(

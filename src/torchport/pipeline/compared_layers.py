@@ -113,7 +113,12 @@ def find_layers(
         if len(region.nodes) > 1:
             say(f"narrowing {len(region.nodes)} nodes")
         if len(region.nodes) > 1 and isinstance(side, TorchSide) and side.root is not None:
-            region = narrowed(region, candidate, side.root, lambda: side.ask(feeds), own, limits=limits, budget=budget)
+            right = {n for n, p in found.pairs.items() if p.glance.ok}
+            told = narrowed(
+                region, candidate, side.root, lambda: side.ask(feeds), own, right=right, limits=limits, budget=budget
+            )
+            region = told.region
+            findings += [Finding(f"{_LISTED}: {reason}") for reason in told.obstacles[-1:]]
             layers = _told(layers, found.region, region)
         divergence = _divergence(candidate, reference, found, region, own, limits, save)
     elif set(agree) | set(hidden) != set(candidate.outputs):
@@ -125,6 +130,7 @@ _HIDDEN = (
     "output '{name}' differs when {engine} runs the model as it is, and agrees when every tensor is looked at: the "
     "error is made where {engine} fuses nodes; compare with another engine, or with its optimizations off"
 )
+_LISTED = "which of the nodes it is could not be told"
 _UNLIKE = (
     "the outputs agree, but most tensors inside differ from those they were compared with: the models compute the same "
     "in another way, or their tensors could not be told apart; what the layers say is no evidence of an error"

@@ -6,7 +6,10 @@ to get, and the two graphs are held against each other node by node.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import collections
+import dataclasses
+import functools
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -29,6 +32,21 @@ from torchport.tensors import to_numpy
 Array = np.ndarray[Any, Any]
 
 
+_HELD = 3  # times its weights is what exporting a module takes
+
+
+@dataclasses.dataclass(frozen=True)
+class Narrowed:
+    """Fewer nodes of a region, or why there are not fewer.
+
+    Attributes:
+        obstacles: modules that could not be asked, each with the reason.
+    """
+
+    region: Region
+    obstacles: tuple[str, ...] = ()
+
+
 def narrowed(
     region: Region,
     candidate: Layered,
@@ -36,24 +54,41 @@ def narrowed(
     ask: Callable[[], Any],
     feeds: Mapping[str, Array],
     *,
+    right: Collection[str],
     limits: Callable[[str, str], Tolerance],
     budget: int,
-) -> Region:
-    """The region, or fewer of its nodes if a fresh export of the module around them tells which."""
+) -> Narrowed:
+    """The region, or fewer of its nodes if a fresh export of the module around them tells which.
+
+    `right` names the candidate's tensors that agree with PyTorch's.
+    """
     best = region
+    obstacles: list[str] = []
     for path, called in _called_once(root, origin_of(region.nodes[-1]).module, ask):
+        named = f"the module '{path}'" if path else "the model"
+        if isinstance(called, int):
+            obstacles.append(f"{named} is called {called} times")
+            continue
+        if _HELD * _weight_bytes(called) > budget:
+            obstacles.append(f"{named} is too large to be exported within the memory given")
+            break
         try:
             fresh = export(called, called.given, allow_unproven=True)
             part = _part(candidate, path)
-        except TorchportError:
-            continue  # what cannot be exported alone cannot tell; a module around it may
-        found = _looked(fresh.model, part, called.given, candidate, feeds, limits, budget)
+        except TorchportError as error:
+            obstacles.append(f"{named} cannot be exported alone: {error.what}")
+            continue  # a module around it may
+        found = _looked(fresh.model, part, called.given, candidate, feeds, right, limits, budget)
         kept = {str(n.name) for n in found.nodes} if found is not None else set()
         if kept and len(kept) < len(best.nodes) and kept <= {str(n.name) for n in best.nodes}:
             best = Region(tuple(n for n in best.nodes if str(n.name) in kept), region.end)
         if len(best.nodes) == 1:
-            break
-    return best
+            return Narrowed(best)
+    return Narrowed(best, tuple(obstacles))
+
+
+def _weight_bytes(module: torch.nn.Module) -> int:
+    return sum(t.nbytes for t in (*module.parameters(), *module.buffers()))
 
 
 def _part(candidate: Layered, path: str) -> Layered:
@@ -71,6 +106,7 @@ def _looked(
     given: tuple[torch.Tensor, ...],
     candidate: Layered,
     feeds: Mapping[str, Array],
+    right: Collection[str],
     limits: Callable[[str, str], Tolerance],
     budget: int,
 ) -> Region | None:
@@ -81,8 +117,11 @@ def _looked(
     wanted = [i.name for i in part.session.inputs]
     inner = [n for n in wanted if n not in feeds]
     ours = {**{n: feeds[n] for n in wanted if n in feeds}, **(candidate.run(feeds, inner) if inner else {})}
-    if not all(any(_same(a, g) for g in theirs.values()) for a in ours.values()):
-        return None  # the error came in from outside
+    strange = [n for n, a in ours.items() if not any(_same(a, g) for g in theirs.values())]
+    if not set(strange) <= {*right, *feeds}:
+        return (
+            None  # the error came in from outside; what is right there but is not the module's, a node took by mistake
+        )
     against = OnnxReference(reference, part.given, theirs, limits)
     return look(part, against, ours, budget=budget, agree=[]).region
 
@@ -123,21 +162,24 @@ class _Called(torch.nn.Module):
         return self.module(*args, **kwargs)
 
 
-def _called_once(root: torch.nn.Module, path: str, ask: Callable[[], Any]) -> Iterator[tuple[str, _Called]]:
-    """The modules around `path`, innermost first, that are called once in a run, as they are called."""
+def _called_once(root: torch.nn.Module, path: str, ask: Callable[[], Any]) -> Iterator[tuple[str, _Called | int]]:
+    """The modules around `path`, innermost first, as they are called in a run; how often, if it is not once."""
     parts = path.split(".") if path else []
     around = [".".join(parts[:n]) for n in range(len(parts), -1, -1)]
-    calls: dict[str, list[_Called]] = {p: [] for p in around}
+    first: dict[str, _Called] = {}
+    count = collections.Counter[str]()
 
-    def note(place: str) -> Callable[[Any, Any, Any], None]:
-        return lambda module, args, kwargs: calls[place].append(_Called(module, (args, kwargs)))
+    def note(place: str, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+        count[place] += 1
+        if place not in first:
+            first[place] = _Called(module, (args, kwargs))
 
-    handles = [root.get_submodule(p).register_forward_pre_hook(note(p), with_kwargs=True) for p in around]
+    modules = [(p, root.get_submodule(p)) for p in around]
+    handles = [m.register_forward_pre_hook(functools.partial(note, p), with_kwargs=True) for p, m in modules]
     try:
         ask()
     finally:
         for handle in handles:
             handle.remove()
     for place in around:
-        if len(calls[place]) == 1:
-            yield place, calls[place][0]
+        yield place, first[place] if count[place] == 1 else count[place]
