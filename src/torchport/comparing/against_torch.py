@@ -124,17 +124,19 @@ class Pairing:
             if not names:
                 return
             array = to_numpy(tensor.detach())
+            own = Sampled(array)
             elsewhere = not tells_little(array)
             limit = self._limits(event.dtype)
-            alike = False
+            alike = wanted = False
             for name in names:
                 here = self._origins[name].module == event.module
-                if (here or (elsewhere and name not in far)) and samples[name].may_agree(array, limit):
+                wanted |= here and kin(event.operator, self._origins[name].operator)
+                if (here or (elsewhere and name not in far)) and samples[name].may_agree(own, limit):
                     seen = glance(array, arrays[name], limit)
                     if seen.ok:
                         (near if here else far)[name] = Pair(str(event), seen, event.order)
                         alike |= here
-            if not alike:
+            if wanted and not alike:
                 self._unlike.keep(event, array)
 
         self._unlike.clear()
