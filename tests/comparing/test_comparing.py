@@ -117,6 +117,20 @@ def test_a_float16_model_is_compared_with_its_original_on_the_originals_inputs(
     assert found.precision.layers == ()
 
 
+def test_a_pytorch_model_is_exported_to_tell_which_layers_need_precision(
+    small_net: nn.Module, onnx_file: Path, image: dict[str, Array]
+) -> None:
+    half = _half(onnx_file)
+    weight = half.graph.initializers["fc.weight"]
+    assert weight.const_value is not None
+    weight.const_value = ir.tensor(np.round(weight.const_value.numpy() * 4) / np.float16(4), name=weight.name)
+    data = [image, {"x": np.concatenate([image["x"]] * 2)}]
+    one, other = (_compared(a, half, data=data, precision=True).precision for a in (onnx_file, small_net))
+    assert one is not None
+    assert one.enough
+    assert [layer.nodes for layer in one.layers] == [layer.nodes for layer in other.layers]  # type: ignore[union-attr]
+
+
 def _chain(dtype: int) -> ir.Model:
     """x * 300 * 300 / 10000: in float16 the second product is too large; ONNX Runtime would widen it on the CPU."""
     kind = helper.tensor_dtype_to_np_dtype(dtype)
@@ -345,7 +359,7 @@ def test_options_that_cannot_be_meant_are_refused(
         (OptionError, "rtol and atol", (onnx_file, onnx_file), {"rtol": 1e-3}),
         (OptionError, "nothing to compare with", (onnx_file,), {}),
         (OptionError, "engines run ONNX models", (small_net,), {"engines": ("onnxruntime", "reference")}),
-        (InputError, "for two ONNX models", (small_net, onnx_file), {"precision": True}),
+        (InputError, "beside the float model it came from", (onnx_file, small_net), {"precision": True}),
         (InputError, "second side is an ONNX model", (onnx_file, small_net), {"layers": True}),
         (SaveError, "cannot be made", (onnx_file, onnx_file), {"save": tmp_path / "file"}),
         (FileError, "cannot be opened", (onnx_file, tmp_path / "none.onnx"), {}),

@@ -121,8 +121,10 @@ def test_recordings_of_both_sides_tell_that_the_inputs_differ(call: Call, folder
     for path in (folder / "calls").glob("*.npz"):
         np.savez(other / path.name, x=np.load(path)["x"] / 255)
     done = call("model.py:Net", "right.onnx", "--data", "calls", "--data-b", "other", "-q")
-    assert done.exit_code == 0
+    assert done.exit_code == 1
     assert "input 'x' differs by a factor of 255" in " ".join(done.stdout.split())
+    assert done.stdout.splitlines()[-1].startswith("OTHER INPUTS: the models agree")
+    assert call("model.py:Net", "right.onnx", "--data", "calls", "--data-b", "calls", "-q").exit_code == 0
 
 
 def test_the_layers_that_need_precision_are_listed(call: Call) -> None:

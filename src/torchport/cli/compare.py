@@ -86,7 +86,7 @@ def command(
         print_json(told if isinstance(found, dict) else told[""])
     else:
         click.echo("\n\n".join(one.text(every=every) for one in results.values()))
-    if not all(one.agrees for one in results.values()):
+    if not all(one.agrees and not one.other_inputs for one in results.values()):
         raise click.exceptions.Exit(1)
 
 

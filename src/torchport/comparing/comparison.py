@@ -101,6 +101,7 @@ class Comparison:
         findings: what else the user should know.
         error: why the candidate could not be asked; empty if it could.
         precision: which layers need more precision, if that was asked for.
+        other_inputs: inputs that were not the same on the other side, where its own are known.
     """
 
     names: tuple[str, str]
@@ -112,6 +113,7 @@ class Comparison:
     findings: tuple[Finding, ...] = ()
     error: str = ""
     precision: Precision | None = None
+    other_inputs: tuple[str, ...] = ()
 
     @property
     def modules(self) -> dict[str, float]:
@@ -152,7 +154,11 @@ class Comparison:
         wrong = [f for f in self.outputs if not f.ok]
         if wrong:
             return f"DIFFERENT: {len(wrong)} of {len(self.outputs)} outputs differ"
-        return f"the same: {_outputs(len(self.outputs))} within tolerance"
+        same = f"{_outputs(len(self.outputs))} within tolerance"
+        if self.other_inputs:
+            names = ", ".join(f"'{n}'" for n in self.other_inputs)
+            return f"OTHER INPUTS: the models agree ({same}), but each side was fed its own {names}"
+        return f"the same: {same}"
 
 
 def _outputs(count: int) -> str:

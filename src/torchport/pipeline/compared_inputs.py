@@ -126,6 +126,11 @@ class SameInputs:
     def findings(self) -> tuple[Finding, ...]:
         return tuple(self._told.values())
 
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The inputs that differ."""
+        return tuple(name for name in self._told if name)
+
     def look(self, sample: Sample) -> None:
         """Hold a sample against the next of the other side's."""
         if self._others is None:

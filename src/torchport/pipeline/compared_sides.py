@@ -52,11 +52,26 @@ def is_saved(source: Any) -> bool:
     return isinstance(source, (str, os.PathLike)) and Path(source).suffix == ".npz"
 
 
+def _loaded(path: str | os.PathLike[str]) -> ir.Model:
+    """A model whose weights lie in memory as numbers: several sessions are opened, none of which copies them again."""
+    model = files.load(path)
+    for value in model.graph.initializers.values():
+        tensor = value.const_value
+        if isinstance(tensor, ir.serde.TensorProtoTensor) and tensor.dtype == ir.DataType.FLOAT:
+            value.const_value = ir.Tensor(
+                tensor.numpy(),
+                name=tensor.name,
+                doc_string=tensor.doc_string,
+                metadata_props=dict(tensor.metadata_props),
+            )
+    return model
+
+
 class OnnxSide:
     """An ONNX model in an engine, as its user would run it."""
 
     def __init__(self, source: Any, engine: str, libraries: Sequence[str | os.PathLike[str]], label: str = "") -> None:
-        self.model = source if isinstance(source, ir.Model) else files.load(source)
+        self.model = source if isinstance(source, ir.Model) else _loaded(source)
         self.label = label or (source.graph.name or "the model" if isinstance(source, ir.Model) else str(source))
         self.engine, self.libraries = engine, libraries
         with faults_of(engine):
@@ -94,6 +109,7 @@ class TorchSide:
         self.root = subject.target if isinstance(subject.target, torch.nn.Module) else None
         self.label = f"PyTorch's {type(subject.target).__name__}"
         args, kwargs = first.call or _arguments(subject, first)
+        self._given = model, args, kwargs
         self._job = Job(model, args, kwargs)
         stack.enter_context(self._job.opened())
         self.inputs = tuple(self._job.call.names)
@@ -105,6 +121,24 @@ class TorchSide:
             outputs = self._job.reference(arrays)
         self.last = dict(zip(self._job.reference.output_names, outputs, strict=True))
         return self.last
+
+    def exported(self, like: OnnxSide) -> OnnxSide:
+        """The model as ONNX, with the interface of another."""
+        from torchport.pipeline.exporting import export
+
+        model, args, kwargs = self._given
+        pairs = zip(self.inputs, like.session.inputs, strict=False)
+        free = {n: {i: d for i, d in enumerate(info.shape or ()) if isinstance(d, str)} for n, info in pairs}
+        fresh = export(
+            model,
+            args,
+            kwargs=kwargs,
+            dynamic={n: axes for n, axes in free.items() if axes},
+            input_names=list(like.inputs),
+            output_names=[o.name for o in like.session.outputs],
+            libraries=like.libraries,
+        )
+        return OnnxSide(fresh.model, like.engine, like.libraries, self.label)
 
 
 @contextlib.contextmanager

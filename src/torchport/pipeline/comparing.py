@@ -87,7 +87,7 @@ def compare(
             differ is a finding.
         layers: compare every tensor inside too, and find where the error is born; on the worst sample.
         isolate: with `layers`, also give each node the reference's inputs, so that errors do not add up.
-        precision: for a float16 or int8 `b` of the float `a`: which layers need more precision, fewest first.
+        precision: for a float16 or int8 ONNX model `b` of the float `a`: which layers need more precision.
         engines: what runs the ONNX models; for a PyTorch model or two ONNX models the first.
         outputs: which output of `b` is which of `a`, where neither names nor order tell.
         rtol: relative tolerance; by dtype if not given.
@@ -163,17 +163,19 @@ class _Comparing:
         with self._stack:
             self._say("opening")
             opened: dict[int, OnnxSide] = {}
-            for number, source in enumerate(self._sources):
-                self.at_work = number
-                if is_onnx(source):
-                    opened[number] = self._open_onnx(number)
+            with uncollected():
+                for number, source in enumerate(self._sources):
+                    self.at_work = number
+                    if is_onnx(source):
+                        opened[number] = self._open_onnx(number)
             samples = iter(given_samples(self._sources, inputs, data, opened))
             first = next(samples, None)
             if first is None:
                 raise InputError("there is no sample to compare on", next_step="give inputs or a folder of .npz files")
             if first.name == MADE_UP:
                 self._findings.append(Finding(f"the inputs were {MADE_UP}: give real ones with --input or --data"))
-            sides = (self._side(0, opened, first), self._side(1, opened, first))
+            with uncollected():
+                sides = (self._side(0, opened, first), self._side(1, opened, first))
             self._findings += unused_inputs(first, sides)
             return self._compare(sides, itertools.chain([first], samples), same_inputs_as(sides, data_b))
 
@@ -215,6 +217,7 @@ class _Comparing:
             self._keep(seen.worst, all(f.ok for f in outputs)),
             (*self._findings, *found.findings),
             precision=self._precision(sides, seen.samples, limits) if self._asked.precision else None,
+            other_inputs=same.others,
         )
 
     def _limits(self, sides: tuple[Side, Side]) -> Limits:
@@ -244,11 +247,14 @@ class _Comparing:
     def _precision(self, sides: tuple[Side, Side], samples: Sequence[Sample], limits: Limits) -> Precision:
         """For the floats of the reference; the tolerance is that of the coarser side."""
         one, other = sides
+        if isinstance(one, TorchSide) and isinstance(other, OnnxSide):
+            self._say("exporting the reference")
+            one = one.exported(other)
         if not isinstance(one, OnnxSide) or not isinstance(other, OnnxSide):
             raise InputError(
-                "which layers need more precision is told for two ONNX models",
+                "which layers need more precision is told for an ONNX model, beside the float model it came from",
                 where=f"{one.label} and {other.label}",
-                next_step="export the PyTorch model first",
+                next_step="give the float model first, then the ONNX file of less precision",
             )
         return needs_precision(
             one.model,
