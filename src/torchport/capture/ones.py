@@ -18,8 +18,11 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from torchport.capture.blame import is_user_file, line_of_frame, site_of_stack
 from torchport.capture.guards import Guard
+from torchport.errors import CaptureError
 
 _SMALLEST = 2  # torch's lower bound for a size that varies
+# No public function says what a condition comes to at sizes that torch excludes.
+_PRIVATE = ("_maybe_evaluate_static", "backed_var_to_val", "var_to_range")
 
 
 def other_at_one(asked: torch.SymBool) -> bool:
@@ -27,6 +30,11 @@ def other_at_one(asked: torch.SymBool) -> bool:
     env = getattr(asked.node, "shape_env", None)
     if env is None:  # a constant
         return False
+    if not all(hasattr(env, name) for name in _PRIVATE):
+        raise CaptureError(
+            f"torch {torch.__version__} keeps what it knows of sizes elsewhere than torch 2.13",
+            next_step="use the torch of constraints.txt",
+        )
     condition = asked.node.expr
     sizes = [s for s in condition.free_symbols if s in env.backed_var_to_val and env.var_to_range[s].lower == _SMALLEST]
     if not sizes:
