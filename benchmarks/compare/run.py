@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+import gc
 import json
 import subprocess
 import sys
@@ -45,6 +46,7 @@ def planted(subject: str, seeds: list[int]) -> None:
     from subjects import make
 
     import torchport as tp
+    from torchport.memory import release
 
     model, inputs = make(subject)
     arrays = {n: t.numpy() for n, t in inputs.items()}
@@ -57,6 +59,8 @@ def planted(subject: str, seeds: list[int]) -> None:
             name, kind = plant(broken, seed)
             saved = tp.graph.save(broken, Path(folder) / "broken.onnx")
             whole, wrong = (onnxruntime.InferenceSession(str(p)).run(None, arrays) for p in (path, saved))
+            gc.collect()
+            release()  # or what was freed before would count as held
             forget_peak()
             held, started = memory("VmRSS"), time.perf_counter()
             result = tp.compare(model, saved, inputs=inputs, layers=True)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 import torchport as tp
 from torchport.comparing.layered import Layered, Slices, faults_of
@@ -86,3 +90,24 @@ def test_a_model_of_torchs_own_exporter_tells_where_its_nodes_come_from(exported
         node.metadata_props["pkg.torch.onnx.name_scopes"] = str(["", module, "op"]) if module else "['', 'op']"
     modules = {n.metadata_props.get("torchport.module") for n in Layered(model, "onnxruntime").model.graph}
     assert "fc" in modules
+
+
+def test_a_comparison_leaves_no_weights_behind_for_the_garbage_collector(tmp_path: Path) -> None:
+    size = 1 << 20
+    weight = numpy_helper.from_array(np.ones((size // 4, 1), np.float32), "w")
+    info = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, k]) for n, k in (("x", size // 4), ("y", 1))]
+    graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", info[:1], info[1:], [weight])
+    path = tmp_path / "model.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), path)
+    inputs = {"x": np.ones((1, size // 4), np.float32)}
+    tp.compare(path, path, inputs, layers=True)
+    gc.collect()
+    gc.disable()
+    tracemalloc.start()
+    try:
+        tp.compare(path, path, inputs, layers=True)
+        left, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+    assert left < size

@@ -44,6 +44,12 @@ def faults_of(engine: str) -> Iterator[None]:
         raise EngineError(f"the engine '{engine}' failed: {told}") from error
 
 
+def forget_weights(model: ir.Model) -> None:
+    """Take the numbers out of a model that nobody needs any more."""
+    for value in model.graph.initializers.values():
+        value.const_value = None
+
+
 class Layered:
     """A model in one session with all tensors of its main graph as outputs.
 
@@ -76,6 +82,13 @@ class Layered:
             for v in n.outputs
             if v.name and v.name in shown
         }
+
+    def __enter__(self) -> Layered:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Let go of the weights: a graph is full of cycles, and garbage may be collected much later."""
+        forget_weights(self.model)
 
     def slices(self, feeds: Mapping[str, Array], budget: int, names: Sequence[str]) -> list[list[str]]:
         """The tensors in order, in pieces each of which fits into the budget; a larger tensor is a piece by itself."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,7 +23,7 @@ from torchport.comparing.glance import Glance, glance
 from torchport.comparing.layered import Layered, Slices
 from torchport.comparing.layers import Layers, Reference, look
 from torchport.errors import InputError
-from torchport.pipeline.compared_regions import narrowed
+from torchport.pipeline.compared_regions import Narrowed, narrowed
 from torchport.pipeline.compared_sides import OnnxSide, SavedSide, Side, TorchSide
 from torchport.proving.tolerances import Tolerance
 from torchport.records import Finding
@@ -90,42 +92,40 @@ def find_layers(
             where=f"the second side is {candidate_side.label}",
             next_step="put the ONNX model second" if isinstance(sides[0], OnnxSide) else "export it first",
         )
-    candidate = Layered(candidate_side.model, candidate_side.engine, candidate_side.libraries)
-    reference = _reference(sides[0], candidate, feeds, limits)
-    own = candidate_side.fit(feeds)
-    found = look(candidate, reference, own, budget=budget, agree=agree, say=say)
-    layers = found.layers
-    if isolate:
-        from torchport.comparing.isolating import isolated
+    with contextlib.ExitStack() as stack:
+        candidate = stack.enter_context(Layered(candidate_side.model, candidate_side.engine, candidate_side.libraries))
+        reference = _reference(sides[0], candidate, feeds, limits, stack)
+        own = candidate_side.fit(feeds)
+        found = look(candidate, reference, own, budget=budget, agree=agree, say=say)
+        layers = found.layers
+        if isolate:
+            from torchport.comparing.isolating import isolated
 
-        alone = isolated(candidate, reference, found.pairs, own, budget=budget, limits=limits, say=say)
-        layers = tuple(_alone(x, alone.get(x.tensor)) for x in layers)
-    divergence = None
-    findings: list[Finding] = []
-    hidden = [n for n in candidate.outputs if n not in agree and n in found.pairs and found.pairs[n].glance.ok]
-    if found.unlike:
-        findings.append(Finding(_UNLIKE))
-    if hidden:
-        findings.append(Finding(_HIDDEN.format(engine=candidate_side.engine, name=hidden[0])))
-    if found.region is not None and not (hidden and set(hidden) == set(candidate.outputs) - set(agree)):
-        region = found.region
+            alone = isolated(candidate, reference, found.pairs, own, budget=budget, limits=limits, say=say)
+            layers = tuple(_alone(x, alone.get(x.tensor)) for x in layers)
+        wrong = [n for n in candidate.outputs if n not in agree]
+        hidden = [n for n in wrong if n in found.pairs and found.pairs[n].glance.ok]
+        findings = [Finding(_UNLIKE)] if found.unlike else []
+        if hidden:
+            findings.append(Finding(_HIDDEN.format(engine=candidate_side.engine, name=hidden[0])))
+        if found.region is None or (hidden and hidden == wrong):
+            if hidden != wrong:
+                findings.append(Finding(_UNPAIRED))
+            return Found(layers, None, tuple(findings))
+        told = Narrowed(found.region)
         side = sides[0]
-        if len(region.nodes) > 1:
-            say(f"narrowing {len(region.nodes)} nodes")
-        if len(region.nodes) > 1 and isinstance(side, TorchSide) and side.root is not None:
+        if len(found.region.nodes) > 1 and isinstance(side, TorchSide) and side.root is not None:
+            say(f"narrowing {len(found.region.nodes)} nodes")
             right = {n for n, p in found.pairs.items() if p.glance.ok}
-            told = narrowed(
-                region, candidate, side.root, lambda: side.ask(feeds), own, right=right, limits=limits, budget=budget
-            )
-            region = told.region
+            ask = functools.partial(side.ask, feeds)
+            told = narrowed(found.region, candidate, side.root, ask, own, right=right, limits=limits, budget=budget)
             findings += [Finding(f"{_LISTED}: {reason}") for reason in told.obstacles[-1:]]
-            layers = _told(layers, found.region, region)
-        divergence = _divergence(candidate, reference, found, region, own, limits, save)
-    elif set(agree) | set(hidden) != set(candidate.outputs):
-        findings.append(Finding("the outputs differ, but no tensor inside could be paired with one that differs"))
-    return Found(layers, divergence, tuple(findings))
+            layers = _told(layers, found.region, told.region)
+        divergence = _divergence(candidate, reference, found, told.region, own, limits, save)
+        return Found(layers, divergence, tuple(findings))
 
 
+_UNPAIRED = "the outputs differ, but no tensor inside could be paired with one that differs"
 _HIDDEN = (
     "output '{name}' differs when {engine} runs the model as it is, and agrees when every tensor is looked at: the "
     "error is made where {engine} fuses nodes; compare with another engine, or with its optimizations off"
@@ -157,11 +157,13 @@ def _told(layers: tuple[Layer, ...], before: Region, after: Region) -> tuple[Lay
     return tuple(dataclasses.replace(x, state=state(x)) for x in layers)
 
 
-def _reference(side: Side, candidate: Layered, feeds: Mapping[str, Array], limits: Limits) -> Reference:
+def _reference(
+    side: Side, candidate: Layered, feeds: Mapping[str, Array], limits: Limits, stack: contextlib.ExitStack
+) -> Reference:
     if isinstance(side, TorchSide):
         return TorchReference(side, feeds, limits)
     if isinstance(side, OnnxSide):
-        layered = Layered(side.model, side.engine, side.libraries)
+        layered = stack.enter_context(Layered(side.model, side.engine, side.libraries))
         return OnnxReference(layered, candidate.given, side.fit(feeds), limits)
     assert isinstance(side, SavedSide)
     return SavedReference(side, limits)

@@ -14,7 +14,7 @@ import torch
 
 from torchport.capture import models
 from torchport.capture.blame import line_of_error
-from torchport.comparing.layered import faults_of
+from torchport.comparing.layered import faults_of, forget_weights
 from torchport.comparing.recorded import rounded
 from torchport.comparing.samples import Sample, read_samples
 from torchport.engines.base import open_session
@@ -71,12 +71,18 @@ class OnnxSide:
     """An ONNX model in an engine, as its user would run it."""
 
     def __init__(self, source: Any, engine: str, libraries: Sequence[str | os.PathLike[str]], label: str = "") -> None:
-        self.model = source if isinstance(source, ir.Model) else _loaded(source)
+        self._is_own = not isinstance(source, ir.Model)
+        self.model = _loaded(source) if self._is_own else source
         self.label = label or (source.graph.name or "the model" if isinstance(source, ir.Model) else str(source))
         self.engine, self.libraries = engine, libraries
         with faults_of(engine):
             self.session = open_session(self.model, engine, libraries=libraries)
         self.inputs = tuple(i.name for i in self.session.inputs)
+
+    def close(self) -> None:
+        """Let go of the weights, if they were loaded for this."""
+        if self._is_own:
+            forget_weights(self.model)
 
     @property
     def may_be_random(self) -> bool:

@@ -168,6 +168,7 @@ class _Comparing:
                     self.at_work = number
                     if is_onnx(source):
                         opened[number] = self._open_onnx(number)
+                        self._stack.callback(opened[number].close)
             samples = iter(given_samples(self._sources, inputs, data, opened))
             first = next(samples, None)
             if first is None:
