@@ -62,6 +62,36 @@ def test_rounding_and_equal_special_values_agree(reference: Any, candidate: Any)
     assert check(reference, candidate).ok
 
 
+_LEAST = float(np.finfo(np.float32).min)
+
+
+@pytest.mark.parametrize("mask", [-1e9, 1e9, -1e30, _LEAST])
+def test_numbers_beside_a_mask_are_held_to_their_own_size(mask: float) -> None:
+    right = np.array([0.5, -2.0, 3.0, mask, mask], np.float32)
+    wrong = np.array([0.5, 2.0, -3.0, mask, mask], np.float32)
+    assert check(right, np.array([0.5000001, -2.0, 3.0000002, mask, mask], np.float32)).ok
+    assert not check(right, wrong).ok
+    assert not check(right, np.array([0.5, -2.0, 3.0, mask, 0], np.float32)).ok
+    scores = np.array([1.5, -40.0, 3.0, -2.0], np.float32)  # rounded away, or nearly
+    masked = np.concatenate([scores, scores + np.float32(mask)])
+    assert check(masked, masked).ok
+    assert not check(masked, np.concatenate([scores * 1.01, scores + np.float32(mask)])).ok
+
+
+def test_a_large_number_that_was_computed_is_no_mask() -> None:
+    """Beside a hundred thousand and some, computed from it, what is left of a difference is rounding."""
+    assert check([123456.7, 0.01], [123456.7, 0.5]).ok
+    assert check([1e9, 0.01], [1.0000001e9, 0.5]).ok
+
+
+def test_masks_in_other_places_or_other_dtypes() -> None:
+    half = np.array([1.0, -65504.0], np.float16)
+    assert not check(half, np.array([1.5, -65504.0], np.float16)).ok
+    brain = np.array([1.0, -1e9], ml_dtypes.bfloat16)
+    assert not check(brain, np.array([1.5, -1e9], ml_dtypes.bfloat16)).ok
+    assert not check([1.0, -1e9], [-1e9, 1.0]).ok
+
+
 def test_integers_and_booleans_are_exact() -> None:
     assert not check_output("y", np.array([1, 2]), np.array([1, 3]), EXACT).ok
     assert not check_output("y", np.array([True]), np.array([False]), EXACT).ok

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from torchport.proving.tolerances import FLOOR, Tolerance
+from torchport.proving.scales import floor as floor_of
+from torchport.proving.tolerances import Tolerance
 
 Array = np.ndarray[Any, Any]
 
@@ -34,15 +35,6 @@ def flat_parts(array: Array) -> Array:
     return flat
 
 
-def largest(flat: Array) -> float:
-    """The largest finite magnitude, which the absolute tolerance is scaled by."""
-    found = 0.0
-    for start in range(0, flat.size, PIECE):
-        numbers = np.abs(flat[start : start + PIECE].astype(np.float64))
-        found = max(found, float(numbers.max(initial=0.0, where=np.isfinite(numbers))))
-    return found
-
-
 @dataclasses.dataclass(frozen=True)
 class Piece:
     """A stretch of both arrays: where it starts, its numbers as float64, and what is wrong with them."""
@@ -57,7 +49,7 @@ class Piece:
 
 def pieces(reference: Array, candidate: Array, limit: Tolerance) -> Iterator[Piece]:
     """Both arrays in step. `wrong` follows `proving.metrics`, whose verdict counts; a test holds the two together."""
-    floor = limit.atol * max(largest(reference), FLOOR)
+    floor = floor_of(reference, candidate, limit)
     exact = reference.dtype.kind in "biu"
     for start in range(0, reference.size, PIECE):
         ref, cand = reference[start : start + PIECE], candidate[start : start + PIECE]

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from torchport.proving.metrics import check_output
+from torchport.proving.scales import LARGE, largest, scale
 from torchport.proving.tolerances import FLOOR, Tolerance, tolerance
 
 Array = np.ndarray[Any, Any]
@@ -56,7 +57,8 @@ def glance(reference: Array, candidate: Array, limit: Tolerance | None = None) -
         if found is not None:
             return found
     checked = check_output("", reference, candidate, limit)
-    return Glance(checked.ok, checked.max_abs, _scale(reference))
+    same_shape = reference.shape == candidate.shape
+    return Glance(checked.ok, checked.max_abs, scale(reference, candidate, limit) if same_shape else largest(reference))
 
 
 def _in_float32(reference: Array, candidate: Array, limit: Tolerance) -> Glance | None:
@@ -64,18 +66,18 @@ def _in_float32(reference: Array, candidate: Array, limit: Tolerance) -> Glance 
     ours, theirs = (np.ascontiguousarray(a).reshape(-1) for a in (reference, candidate))
     error, size = (np.empty(min(_PIECE, ours.size), np.float32) for _ in range(2))
     with np.errstate(invalid="ignore", over="ignore"):
-        largest = scale = 0.0
+        worst = most = 0.0
         for a, b in _pieces(ours, theirs):
             off, own = error[: a.size], size[: a.size]
             np.abs(np.subtract(b, a, out=off), out=off)
-            largest, scale = max(float(off.max()), largest), max(float(np.abs(a, out=own).max()), scale)
-            if not math.isfinite(largest) or not math.isfinite(scale):
+            worst, most = max(float(off.max()), worst), max(float(np.abs(a, out=own).max()), most)
+            if not math.isfinite(worst) or most >= LARGE:
                 return None
-        floor = max(limit.atol * scale, limit.atol * FLOOR)
+        floor = limit.atol * max(most, FLOOR)
         if floor < _FINE:
             return None
-        if largest <= _SURE * floor:
-            return Glance(True, largest, scale)
+        if worst <= _SURE * floor:
+            return Glance(True, worst, most)
         share = 0.0  # of what is allowed
         for a, b in _pieces(ours, theirs):
             off, own = error[: a.size], size[: a.size]
@@ -85,23 +87,11 @@ def _in_float32(reference: Array, candidate: Array, limit: Tolerance) -> Glance 
             own += np.float32(floor)
             off /= own
             share = max(float(off.max()), share)
-    return Glance(share < 1, largest, scale) if abs(share - 1) > _DOUBT else None
+    return Glance(share < 1, worst, most) if abs(share - 1) > _DOUBT else None
 
 
 def _pieces(*arrays: Array) -> Iterator[tuple[Array, ...]]:
     return (tuple(a[start : start + _PIECE] for a in arrays) for start in range(0, arrays[0].size, _PIECE))
-
-
-def _scale(array: Array) -> float:
-    if array.dtype.kind in "OSU" or not array.size:
-        return 0.0
-    with np.errstate(invalid="ignore"):
-        numbers = np.abs(array)
-        largest = float(numbers.max())
-    if math.isfinite(largest):
-        return largest
-    numbers = numbers.astype(np.float64)
-    return float(numbers[np.isfinite(numbers)].max(initial=0.0))
 
 
 class Sampled:
@@ -115,7 +105,7 @@ class Sampled:
 
     @functools.cached_property
     def _scale(self) -> float:
-        return _scale(self._array)
+        return largest(self._array)
 
     def may_agree(self, reference: Sampled, limit: Tolerance) -> bool:
         """Whether a tensor of the same shape and dtype may agree with this one; False is certain, True is not."""

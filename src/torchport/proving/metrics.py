@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from torchport.proving.tolerances import FLOOR, Tolerance
+from torchport.proving.scales import floor
+from torchport.proving.tolerances import Tolerance
 from torchport.records import OutputCheck
 
 Array = np.ndarray[Any, Any]
@@ -27,7 +28,7 @@ def check_output(name: str, reference: Array, candidate: Array, limit: Tolerance
     if reference.dtype.kind in "OSU":
         same = bool(np.array_equal(reference, candidate))
         return OutputCheck(name, 0.0, 0.0, 1.0, math.inf, "" if same else "texts differ")
-    return _Figures(_scale(reference), limit).check(name, reference, candidate)
+    return _Figures(floor(reference, candidate, limit), limit).check(name, reference, candidate)
 
 
 def _show(value: object) -> str:
@@ -39,16 +40,6 @@ def _flat(array: Array) -> Array:
     return flat.view(flat.real.dtype) if flat.dtype.kind == "c" else flat
 
 
-def _scale(reference: Array) -> float:
-    """The largest finite magnitude."""
-    largest = 0.0
-    for part in _chunks(_flat(reference)):
-        numbers = np.abs(part.astype(np.float64))
-        numbers = numbers[np.isfinite(numbers)]
-        largest = max(largest, float(numbers.max(initial=0.0)))
-    return largest
-
-
 def _chunks(flat: Array) -> list[Array]:
     return [flat[i : i + _CHUNK] for i in range(0, flat.size, _CHUNK)]
 
@@ -56,9 +47,9 @@ def _chunks(flat: Array) -> list[Array]:
 class _Figures:
     """Error figures gathered chunk by chunk."""
 
-    def __init__(self, scale: float, limit: Tolerance) -> None:
+    def __init__(self, floor: float, limit: Tolerance) -> None:
         self.limit = limit
-        self.floor = max(limit.atol * scale, limit.atol * FLOOR)
+        self.floor = floor
         self.max_abs = self.max_rel = 0.0
         self.signal = self.noise = self.dot = self.other = 0.0
         self.wrong = self.special = self.seen = 0

@@ -1,7 +1,7 @@
 """How far apart two answers may be, by dtype.
 
 The limit for one number is ``rtol * |reference| + atol * scale``, where the scale is the reference output's largest
-magnitude: an output of millionths is held to millionths, one of thousands to thousands.
+magnitude: an output of millionths is held to millionths, one of thousands to thousands. See `scales` for masks.
 """
 
 from __future__ import annotations
