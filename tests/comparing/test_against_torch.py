@@ -231,6 +231,108 @@ def test_a_node_that_reads_its_neighbors_input_is_found_though_what_it_gives_is_
     assert first.suspects == (node.name,)
 
 
+class Plain(nn.Module):
+    """Operators written out: what each gives is told by its call, for module and line are the same for many."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.randn(8, 8)), nn.Parameter(torch.randn(8))
+        self.size = nn.Parameter(torch.rand(8) + 0.5)
+        self.heads = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = nn.functional.softplus(torch.tanh(x @ self.weight + self.bias))
+        y = y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-6) * self.size
+        y = torch.stack([torch.tanh(nn.functional.relu6(head(y))) for head in self.heads], 1)
+        return torch.cat(y.chunk(2, -1)[::-1], -1)
+
+
+@pytest.fixture(scope="module")
+def plain() -> Made:
+    torch.manual_seed(0)
+    return _made(Plain, {"x": torch.randn(4, 2, 8)})
+
+
+def _named(model: ir.Model, result: str) -> ir.Node:
+    return _node(model, lambda n: n.outputs[0].name == result)
+
+
+def _constant(model: ir.Model, node: ir.Node, place: int, number: float) -> None:
+    tensor = ir.tensor(np.float32(number), name="constant")
+    value = ir.Value(name="constant", type=ir.TensorType(tensor.dtype), shape=tensor.shape, const_value=tensor)
+    model.graph.initializers.add(value)
+    node.replace_input_with(place, value)
+
+
+def _faults() -> dict[str, Callable[[ir.Model], ir.Node]]:
+    def lost_bias(model: ir.Model) -> ir.Node:
+        node = _named(model, "add")
+        _constant(model, node, 1, 0.0)
+        return node
+
+    def lost_size(model: ir.Model) -> ir.Node:
+        node = _named(model, "mul_1")
+        _constant(model, node, 1, 1.0)
+        return node
+
+    def other_branch(model: ir.Model) -> ir.Node:
+        node = _named(model, "softplus")
+        node.replace_input_with(2, node.inputs[1])
+        return node
+
+    def inner_tensor(model: ir.Model) -> ir.Node:
+        node = _named(model, "linear_2")
+        inner = next(v for v in _named(model, "linear_1").inputs if v is not None and v.producer() is not None)
+        node.replace_input_with([v is not None and v.producer() is not None for v in node.inputs].index(True), inner)
+        return node
+
+    def low_ceiling(model: ir.Model) -> ir.Node:
+        node = _named(model, "relu6_1")
+        _constant(model, node, 2, 0.05)
+        return node
+
+    return {f.__name__: f for f in (lost_bias, lost_size, other_branch, inner_tensor, low_ceiling)}
+
+
+@pytest.mark.parametrize("isolate", [False, True])
+@pytest.mark.parametrize("fault", _faults())
+def test_one_fault_is_born_in_one_node_though_what_it_gives_may_be_right_elsewhere(
+    plain: Made, fault: str, isolate: bool
+) -> None:
+    model = plain[2].clone()
+    node = _faults()[fault](model)
+    found = _compared(plain, model, isolate=isolate)
+    assert found.first_divergence is not None
+    assert found.first_divergence.suspects == (node.name,)
+    assert [layer.node for layer in found.layers if layer.state == "born"] == [node.name]
+
+
+def test_nodes_that_the_optimizer_made_say_where_they_come_from(plain: Made) -> None:
+    split = _node(plain[2], lambda n: n.op_type == "Split").metadata_props
+    assert split["torchport.operator"] == "aten.split.Tensor"
+    assert "test_against_torch.py" in split["torchport.source"]
+
+
+@pytest.mark.parametrize("mask", [-1e4, -1e9, torch.finfo(torch.float32).min])
+def test_a_wrong_weight_in_front_of_a_mask_is_found(mask: float) -> None:
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.score, self.last = nn.Linear(8, 6), nn.Linear(6, 3)
+
+        def forward(self, x: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+            return self.last(torch.softmax(self.score(x) + hidden * mask, -1))
+
+    hidden = (torch.arange(6) % 3 == 0).float().expand(4, 6).contiguous()
+    made = _made(Masked, {"x": torch.randn(4, 8, generator=torch.manual_seed(3)), "hidden": hidden})
+    model = made[2].clone()
+    node = _node(model, lambda n: n.op_type == "Gemm")
+    _scaled(model, node, 1)
+    first = _compared(made, model).first_divergence
+    assert first is not None
+    assert first.suspects == (node.name,)
+
+
 def test_an_error_in_front_of_a_module_is_not_blamed_on_the_module(scattered: Made) -> None:
     model = scattered[2].clone()
     node = _node(model, lambda n: n.op_type.startswith("Scatter"))

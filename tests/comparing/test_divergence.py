@@ -6,7 +6,10 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
 
+from torchport.comparing.against_torch import Pair
 from torchport.comparing.divergence import Spread
+from torchport.comparing.glance import Glance
+from torchport.comparing.layers import _inside, _levels
 
 
 def _graph(*lines: str) -> ir.Graph:
@@ -96,3 +99,44 @@ def test_nothing_wrong_is_no_divergence() -> None:
     assert spread.first() is None
     assert not spread.born()
     assert not spread.off
+
+
+def test_what_agrees_but_not_closely_does_not_end_the_search_for_what_surely_differs_before_it() -> None:
+    """A mask of -10,000 makes the errors of scores small beside it."""
+    assert _names(_spread(_graph(*CHAIN), "b", "a c", sure="").born()) == ["n_a"]
+    assert _names(_spread(_graph(*CHAIN), "b", "a c", sure="b").born()) == ["n_c"]
+    assert _names(_spread(_graph(*CHAIN), "b", "a c", sure="", certain="c").born()) == ["n_c"]
+
+
+def test_a_tensor_that_was_compared_with_nothing_is_no_birth() -> None:
+    graph = _graph("a = Neg(x)", "b = Neg(z)", "c = Abs(b)", "d = Add(a, c)")
+    spread = _spread(graph, "", "a")
+    assert _names(spread.born()) == ["n_a"]
+    assert {str(v.name) for v in spread.carried} == {"d"}
+
+
+def _pair(relative: float, *, ok: bool) -> Pair:
+    return Pair("", Glance(ok, relative, 1.0), 0)
+
+
+def test_whole_numbers_do_not_count_for_how_closely_tensors_agree() -> None:
+    graph = _graph("s = Shape(x)", "t = Shape(x)", "u = Shape(x)", "a = Cast(x)", "b = Neg(a)", "d = Neg(b)")
+    values = {str(v.name): v for n in graph for v in n.outputs}
+    for name, value in values.items():
+        value.dtype = ir.DataType.INT64 if name in "stu" else ir.DataType.FLOAT
+    pairs = {n: _pair(0, ok=True) for n in "stu"} | {"a": _pair(1e-4, ok=True), "b": _pair(2e-4, ok=True)}
+    sure, notable = _levels(pairs, values)
+    assert sure == set("stuab")
+    assert notable > 1e-3
+    values["a"].dtype = ir.DataType.FLOAT16
+    assert _levels({"a": _pair(0, ok=True)}, values)[1] > 1e-2
+
+
+def test_a_difference_before_what_is_right_to_the_last_digits_is_another_tensors() -> None:
+    graph = _graph(*CHAIN)
+    pairs = {"a": _pair(0, ok=True), "b": _pair(0.5, ok=False), "d": _pair(0, ok=True)}
+    levels = ({"a", "d"}, 1e-5)
+    assert _inside(graph, pairs | {"c": _pair(0, ok=True)}, ({"a", "c", "d"}, 1e-5)) is None
+    found = _inside(graph, pairs | {"c": _pair(1e-3, ok=True)}, levels)
+    assert found is not None
+    assert _names(found.nodes) == ["n_b"]

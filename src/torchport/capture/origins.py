@@ -1,4 +1,4 @@
-"""Write on each ONNX node where it comes from, in three short entries of its metadata.
+"""Write on each ONNX node where it comes from, in a few short entries of its metadata.
 
 torch's routes leave a stack trace, scopes and the operator in forms of their own, some of them kilobytes a node. They
 are read once and replaced.
@@ -7,16 +7,37 @@ are read once and replaced.
 from __future__ import annotations
 
 import ast
+import re
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
 from torchport.capture.blame import line_of_stack
 from torchport.records import Origin
 
+if TYPE_CHECKING:
+    import torch
+
 MODULE, SOURCE, OPERATOR = "torchport.module", "torchport.source", "torchport.operator"
-CALL = "torchport.call"  # in `node.meta`, which is not saved: nodes of one torch operator's call share it
+CALL = "torchport.call"  # nodes that one call of a torch operator became share it; its result is called so, as a rule
 _TORCH = "pkg.torch.onnx."
+_PART = re.compile(r"_split_\d+$")  # what torch's optimizer calls the parts of a tensor
 _NO_MODULE = "_empty_nn_module_stack"  # what torch writes where it does not know
+
+
+def complete_metadata(model: ir.Model, program: torch.export.ExportedProgram) -> None:
+    """Give what torch leaves on nodes to those that its optimizer made, told by the names of their outputs."""
+    calls = {node.name: node for node in program.graph.nodes if node.op == "call_function"}
+    for node in all_nodes(model):
+        if _TORCH + "name_scopes" in node.metadata_props:
+            continue
+        names = [_PART.sub("", str(v.name)) for v in node.outputs]
+        call = next((calls[name] for name in names if name in calls), None)
+        if call is not None:
+            modules = [path for path, _ in call.meta.get("nn_module_stack", {}).values()]
+            node.metadata_props[_TORCH + "name_scopes"] = repr([*modules, call.name])
+            node.metadata_props[_TORCH + "class_hierarchy"] = repr([str(call.target)])
+            node.metadata_props[_TORCH + "stack_trace"] = call.meta.get("stack_trace") or ""
 
 
 def write_origins(model: ir.Model) -> None:
@@ -38,6 +59,11 @@ def write_origins(model: ir.Model) -> None:
 def origin_of(node: ir.Node) -> Origin:
     props = node.metadata_props
     return Origin(props.get(MODULE, ""), props.get(SOURCE, ""), props.get(OPERATOR, ""))
+
+
+def call_of(node: ir.Node) -> str:
+    """Which call of a torch operator a node comes from; empty if nothing tells."""
+    return node.metadata_props.get(CALL, "")
 
 
 def find_origin(model: ir.Model, node_name: str) -> Origin | None:
@@ -64,7 +90,7 @@ def _from_metadata(node: ir.Node) -> Origin | None:
     path = ast.literal_eval(scopes)
     classes = ast.literal_eval(node.metadata_props.get(_TORCH + "class_hierarchy", "[]"))
     module = _without_prefix(path[-2]) if len(path) > 1 and not path[-2].startswith(_NO_MODULE) else ""
-    node.meta[CALL] = path[-1]
+    node.metadata_props[CALL] = path[-1]
     stack = node.metadata_props.get(_TORCH + "stack_trace", "")
     return Origin(module, line_of_stack(stack), classes[-1] if classes else "")
 

@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from torchport.capture.origins import origin_of
+from torchport.capture.origins import call_of, origin_of
 from torchport.comparing.glance import Glance, Sampled, glance, tells_little
 from torchport.comparing.kinship import base, kin
 from torchport.comparing.layered import Slices
@@ -68,6 +68,7 @@ class Pairing:
         self._events: list[Event] = []
         self._near: dict[str, Pair] = {}  # agree with a tensor PyTorch computes in the same module
         self._far: dict[str, Pair] = {}  # agree with one it computes elsewhere
+        self._foreign: set[str] = set()  # of these, those that agree with another operator's tensor than their own
         self._kept = 0
         self._unlike = _Unlike(slices.budget)
 
@@ -117,10 +118,12 @@ class Pairing:
                 buckets.setdefault(self._kinds[name], []).append(name)
         samples = {n: Sampled(arrays[n]) for names in buckets.values() for n in names}
         events: list[Event] = []
+        foreign = self._foreign
 
         def see(event: Event, tensor: torch.Tensor) -> None:
             events.append(event)
-            names = [n for n in buckets.get((event.shape, event.dtype), ()) if n not in near]
+            alike_ones = buckets.get((event.shape, event.dtype), ())
+            names = [n for n in alike_ones if n not in near or (n in foreign and self._is_own(n, event))]
             if not names:
                 return
             array = to_numpy(tensor.detach())
@@ -136,6 +139,7 @@ class Pairing:
                     if seen.ok:
                         (near if here else far)[name] = Pair(str(event), seen, event.order)
                         alike |= here
+                        (foreign.discard if self._is_own(name, event) else foreign.add)(name)
             if wanted and not alike:
                 self._unlike.keep(event, array)
 
@@ -145,23 +149,43 @@ class Pairing:
         self._events = events
 
     def _expected(self) -> dict[int, tuple[str, bool]]:
-        """For each tensor that agrees with nothing: the operator that should have made it, and whether it is alone."""
+        """For each tensor that agrees with nothing: the operator that should have made it, and whether it is alone.
+
+        So for those that agree with what is not their own: a sum that adds nothing gives what went into it.
+        """
         used = {pair.key for pair in self._near.values()}
+        whole = {pair.key for name, pair in self._near.items() if self._is_last(name)}
         free = [e for e in self._events if e.order not in used]
+        steps = [e for e in self._events if e.order in used - whole]  # what only a step inside its operator is
         found = self._doubles()
-        doubled = {name for name, _ in found.values()}
+        settled = {name for name, _ in found.values()}
+        mistaken = self._mistaken()
         last: dict[str, int] = {}
         for name in self._kinds:
             module = self._origins[name].module
-            if name in self._near:
-                known = -1 if name in doubled else self._near[name].key
-                last[module] = max(last.get(module, -1), known)
-                continue
-            fits = [e for e in self._fitting(name, free, last) if e.order not in found]
+            near = name in self._near
+            fits: list[Event] = []
+            if not near or (name in mistaken and name not in settled):
+                fits = self._fitting(name, free, last) or self._fitting(name, steps, last)
+                fits = [e for e in fits if e.order not in found]
             if fits and self._is_last(name):
                 told = bool(self._origins[name].operator)  # else any operator of the module may be meant
-                found[fits[0].order] = (name, told and len(fits) == 1)
+                found[fits[0].order] = (name, told and len(fits) == 1 and not near)
                 last[module] = fits[0].order
+            elif near:
+                known = -1 if name in settled else self._near[name].key - (not self._is_last(name))
+                last[module] = max(last.get(module, -1), known)
+        return found
+
+    def _mistaken(self) -> set[str]:
+        """Tensors that agree with another operator's than their own, or with one that a tensor before is."""
+        claimed: set[int] = set()
+        found: set[str] = set()
+        for name in (n for n in self._kinds if n in self._near):
+            key = self._near[name].key
+            if self._origins[name].operator and (name in self._foreign or key in claimed):
+                found.add(name)
+            claimed.add(key)
         return found
 
     def _doubles(self) -> dict[int, tuple[str, bool]]:
@@ -220,11 +244,24 @@ class Pairing:
     def _sort(self, name: str) -> tuple[str, str]:
         return self._origins[name].operator, _producer(self._slices.values[name]).op_type
 
+    def _is_own(self, name: str, event: Event) -> bool:
+        """Whether a tensor may be what this operator gave; nothing is against it where its origin is unknown."""
+        origin = self._origins[name]
+        return not origin.operator or (origin.module == event.module and kin(event.operator, origin.operator))
+
     def _is_last(self, name: str) -> bool:
         """Whether a tensor is what its torch operator gives, and not a step on the way there."""
         value = self._slices.values[name]
+        call = call_of(_producer(value))
+        if call and call in self._results:
+            return name == call
         users = [u.node for u in value.uses()]
-        return not users or any(origin_of(n) != self._origins[name] for n in users)
+        return not users or any(_came_from(n) != _came_from(_producer(value)) for n in users)
+
+    @functools.cached_property
+    def _results(self) -> set[str]:
+        """Calls of torch operators whose result is known by its name."""
+        return {n for n, v in self._slices.values.items() if call_of(_producer(v)) == n}
 
     def _differing(self, arrays: Mapping[str, Array], expected: Mapping[int, tuple[str, bool]]) -> dict[str, Pair]:
         found: dict[str, Pair] = {}
@@ -270,6 +307,10 @@ class _Unlike:
             self.arrays[event.order] = np.array(array)
         else:
             self.arrays = {}
+
+
+def _came_from(node: ir.Node) -> object:
+    return call_of(node) or origin_of(node)
 
 
 def _producer(value: ir.Value) -> ir.Node:

@@ -65,6 +65,7 @@ class Spread:
                 self._users.setdefault(value, []).append(node)
         self._ends, self._sure, self._certain = set(ends), set(sure), set(certain)
         self.off = self._find_off()
+        self.carried = self._find_carried()
 
     def _find_off(self) -> set[ir.Value]:
         """Tensors that the error is in.
@@ -74,10 +75,11 @@ class Spread:
         """
         innocent: set[ir.Value] = set()
         off: set[ir.Value] = set()
+        doubtful = self._doubtful()
         for node in reversed(self._nodes):
             for value in node.outputs:
                 name = str(value.name)
-                if name in self._good:
+                if name in self._good and value not in doubtful:
                     continue
                 users = self._users.get(value, ())
                 reaches = name in self._ends or any(o in off for n in users for o in n.outputs)
@@ -90,16 +92,32 @@ class Spread:
                     off.add(value)
         return off
 
+    def _doubtful(self) -> set[ir.Value]:
+        """Tensors made from one that is surely off that agree, but not to the last digits: no proof of anything."""
+        below: set[ir.Value] = set()
+        for node in self._nodes:
+            came = any(v in below or str(v.name) in self._certain for v in used_by(node))
+            below.update(o for o in node.outputs if came and str(o.name) not in self._sure)
+        return {v for v in below if str(v.name) in self._good}
+
+    def _find_carried(self) -> set[ir.Value]:
+        """Tensors that are off because one before them is, which has a partner and differs."""
+        found: set[ir.Value] = set()
+        for node in self._nodes:
+            if any(v in found or (v in self.off and str(v.name) in self._bad) for v in used_by(node)):
+                found.update(o for o in node.outputs if o in self.off)
+        return found
+
     def _is_sure(self, value: ir.Value) -> bool:
         """Whole numbers and truths are no evidence: a comparison or an index comes out right from wrong numbers too."""
         return str(value.name) in self._sure and (value.dtype is None or value.dtype.is_floating_point())
 
     def born(self) -> list[ir.Node]:
-        """Nodes that get only what is right and give what is not."""
+        """Nodes that give what is wrong, and before which nothing was seen to be wrong."""
         return [
             n
             for n in self._nodes
-            if any(o in self.off for o in n.outputs) and not any(v in self.off for v in used_by(n))
+            if any(o in self.off and str(o.name) in self._bad and o not in self.carried for o in n.outputs)
         ]
 
     def first(self) -> Region | None:

@@ -24,6 +24,8 @@ _FAMILIES = {
     "convolution": {"convolution", "mkldnn_convolution", "conv2d", "slow_conv2d_forward", "thnn_conv2d"},
     "conv": {"convolution", "mkldnn_convolution"},
     "batch_norm": {"batch_norm", "cudnn_batch_norm", "batch_norm_legit_no_training", "batch_norm_legit"},
+    "relu6": {"hardtanh"},
+    "rsub": {"sub"},
     "scaled_dot_product_attention": {"transpose", "bmm", "unsafe_view", "view", "clone"},
 }
 
@@ -40,6 +42,7 @@ def kin(torch_operator: str, origin: str) -> bool:
     if not origin:
         return True
     one, other = base(torch_operator), base(origin)
-    if one == other or one in other or other in one:
+    words = set(one.split("_")), set(other.split("_"))
+    if words[0] <= words[1] or words[1] <= words[0]:
         return True
     return any(other.startswith(name) and one in family for name, family in _FAMILIES.items())

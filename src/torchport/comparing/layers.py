@@ -19,8 +19,11 @@ Array = np.ndarray[Any, Any]
 
 _HELD = 2  # a slice of the candidate's tensors, and their partners
 _USUAL = 8  # times the median error of tensors that agree
-_ROUNDING = 5e-7  # a few steps of float32
+_FINE = 5e-7  # a few steps of float32
+_ROUNDING = {ir.DataType.FLOAT16: 2e-3, ir.DataType.BFLOAT16: 2e-2}  # of coarser dtypes
+_WHOLE = {kind for kind in ir.DataType if not kind.is_floating_point()}  # and texts; they agree exactly or not at all
 _SMALL = 3e-4  # no more than that is notable, however much agreeing tensors are off
+_CLOSE = 1e-5  # no more than that is no trace of an error
 _NOTABLE = 16  # times that is no rounding any more
 _OTHER = 0.1  # of the largest number: so far off, it may be another tensor
 
@@ -74,8 +77,9 @@ def look(
     pairs = reference.pairs(Slices(candidate, feeds, budget // _HELD, say))
     graph, ends = candidate.model.graph, set(candidate.outputs)
     unlike = ends <= set(agree) and _mostly_unlike({n: p for n, p in pairs.items() if n not in ends})
-    region, off, born = (None, set(), set()) if unlike else _where(graph, pairs, ends, set(agree))
-    layers = [_layer(v, pairs.get(n), n in agree, v in off, born) for n, v in candidate.values.items()]
+    levels = _levels(pairs, candidate.values)
+    region, carried, born = (None, set(), set()) if unlike else _where(graph, pairs, ends, set(agree), levels)
+    layers = [_layer(v, pairs.get(n), n in agree, v in carried, born) for n, v in candidate.values.items()]
     return Layers(tuple(layers), region, pairs, unlike)
 
 
@@ -84,49 +88,56 @@ def _mostly_unlike(pairs: Mapping[str, Pair]) -> bool:
 
 
 def _where(
-    graph: ir.Graph, pairs: Mapping[str, Pair], ends: set[str], agree: set[str]
+    graph: ir.Graph, pairs: Mapping[str, Pair], ends: set[str], agree: set[str], levels: tuple[set[str], float]
 ) -> tuple[Region | None, set[ir.Value], set[ir.Node]]:
-    """Where the error is born, the tensors it is in, and the nodes that make it."""
+    """Where the error is born, the tensors it is carried to, and the nodes that make it."""
     wrong_ends = ends - agree
     if not wrong_ends:
-        return _inside(graph, pairs), set(), set()
-    sure, notable = _levels(pairs)
+        return _inside(graph, pairs, levels), set(), set()
+    sure, notable = levels
     bad = {n for n, p in pairs.items() if not p.glance.ok or p.glance.relative > notable} - agree
     good = (set(pairs) - bad) | agree
     certain = {n for n in bad if n in pairs and pairs[n].certain} | wrong_ends
     spread = Spread(graph, good, bad | wrong_ends, ends=wrong_ends, sure=sure, certain=certain)
-    return spread.first(), spread.off, set(spread.born())
+    return spread.first(), spread.carried, set(spread.born())
 
 
-def _inside(graph: ir.Graph, pairs: Mapping[str, Pair]) -> Region | None:
+def _inside(graph: ir.Graph, pairs: Mapping[str, Pair], levels: tuple[set[str], float]) -> Region | None:
     """The outputs agree; the first tensor inside that differs from a partner beyond doubt, if any.
 
-    What is off by little more than rounding is not: before a gate that closes, or a softmax, errors may be larger.
+    What is off by little more than rounding is not: before a gate that closes, or a softmax, errors may be larger. Nor
+    is one from which something is made that is surely right: then its partner is another tensor.
     """
-    sure, notable = _levels(pairs)
+    sure, notable = levels
     good = {n for n, p in pairs.items() if p.glance.ok or p.glance.relative <= min(notable, _SMALL)}
+    sure = {n for n in sure if pairs[n].glance.relative <= _CLOSE}
     for node in graph:
         for name in [str(v.name) for v in node.outputs]:
             if name in pairs and name not in good and pairs[name].certain:
-                return Spread(graph, good, {name}, ends={name}, sure=sure, certain={name}).first()
+                found = Spread(graph, good, {name}, ends={name}, sure=sure, certain=()).first()
+                if found is not None:
+                    return found
     return None
 
 
-def _levels(pairs: Mapping[str, Pair]) -> tuple[set[str], float]:
+def _levels(pairs: Mapping[str, Pair], values: Mapping[str, ir.Value]) -> tuple[set[str], float]:
     """Tensors that agree as closely as most of those that agree do, and the error from which on it is no rounding."""
-    errors = sorted(p.glance.relative for p in pairs.values() if p.glance.ok)
+    kinds = {n: values[n].dtype for n in pairs if n in values}
+    errors = sorted(p.glance.relative for n, p in pairs.items() if p.glance.ok and kinds.get(n) not in _WHOLE)
     usual = errors[len(errors) // 2] if errors else 0.0
-    limit = max(_USUAL * usual, _ROUNDING)
+    limit = max(_USUAL * usual, _FINE, *(size for kind, size in _ROUNDING.items() if kind in kinds.values()))
     return {n for n, p in pairs.items() if p.glance.ok and p.glance.relative <= limit}, _NOTABLE * limit
 
 
-def _layer(value: ir.Value, pair: Pair | None, good: bool, off: bool, born: set[ir.Node]) -> Layer:
+def _layer(value: ir.Value, pair: Pair | None, good: bool, carried: bool, born: set[ir.Node]) -> Layer:
     node = value.producer()
     assert node is not None
     good = good or (pair is not None and pair.glance.ok)
     state: State = "agrees" if good else "no partner"
-    if off:
-        state = "born" if node in born else "carried"
+    if node in born and not good:
+        state = "born" if pair is not None else state
+    elif carried:
+        state = "carried"
     elif pair is not None and not good:
         state = "differs"
     domain = f"{node.domain}::" if node.domain else ""

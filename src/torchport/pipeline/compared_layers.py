@@ -149,10 +149,12 @@ def _told(layers: tuple[Layer, ...], before: Region, after: Region) -> tuple[Lay
         return layers
     born = str(after.nodes[0].name)
     order = [str(n.name) for n in before.nodes]
-    cleared = set(order[: order.index(born)])
+    place = order.index(born)
+    states: dict[str, State] = {born: "born"}
+    states.update((name, "carried") for name in order[place + 1 :])
 
     def state(layer: Layer) -> State:
-        return "born" if layer.node == born else "no partner" if layer.node in cleared else layer.state
+        return states.get(layer.node, layer.state)
 
     return tuple(dataclasses.replace(x, state=state(x)) for x in layers)
 

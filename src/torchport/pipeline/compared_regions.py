@@ -181,5 +181,5 @@ def _called_once(root: torch.nn.Module, path: str, ask: Callable[[], Any]) -> It
     finally:
         for handle in handles:
             handle.remove()
-    for place in around:
+    for place in (p for p in around if count[p]):
         yield place, first[place] if count[place] == 1 else count[place]

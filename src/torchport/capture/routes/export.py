@@ -12,6 +12,7 @@ import torch
 from torchport.capture import symbolic_functions
 from torchport.capture.blame import line_of_error, watch_guards
 from torchport.capture.guards import Challenge, Guard, challenges
+from torchport.capture.origins import complete_metadata
 from torchport.capture.repairs import for_failed_capture, for_failed_translation, repaired, weights_alone, written_out
 from torchport.capture.repairs.empty_shapes import mean_zero
 from torchport.capture.repairs.exact_constants import exact_constants
@@ -88,6 +89,7 @@ def translate(program: torch.export.ExportedProgram, request: Request, repairs: 
             program = mended
         else:
             assert translated is not None  # dynamo=True always gives a program back
+            complete_metadata(translated.model, translated.exported_program or program)
             mean_zero(translated.model)
             translated.model.functions.update(lowerings.bodies)
             return translated.model
