@@ -224,3 +224,80 @@ def test_a_tensor_inside_that_is_off_by_rounding_only_is_no_divergence() -> None
     assert found.agrees
     assert {layer.tensor: layer.state for layer in found.layers}["gate"] == "differs"
     assert found.first_divergence is None
+
+
+def _of(
+    steps: Sequence[tuple[str, str, str]], weights: Mapping[str, Array], shape: Sequence[int], **more: Any
+) -> ir.Model:
+    """A model of nodes that are named after what they give: operator, what it reads, what it gives."""
+    made = [(*op.rpartition("::")[::2], reads, gives) for op, reads, gives in steps]
+    nodes = [
+        helper.make_node(op, reads.split(), [gives], f"node_{gives}", domain=domain, **more.get(op, {}))
+        for domain, op, reads, gives in made
+    ]
+    info = [helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n in ("x", "y")]
+    tensors = [numpy_helper.from_array(array, name) for name, array in weights.items()]
+    domains = [helper.make_opsetid(d, 1) for d in dict.fromkeys(d for d, *_ in made) if d]
+    graph = helper.make_graph(nodes, "g", info[:1], info[1:], tensors)
+    opsets = [helper.make_opsetid("", 18), *domains]
+    return ir.from_proto(helper.make_model(graph, opset_imports=opsets, ir_version=9))
+
+
+_ERF = {"w": np.eye(4, k=1, dtype=np.float32) + 1, "root": np.float32(2**0.5), "one": np.float32(1)}
+_ERF["half"] = np.float32(0.5)
+
+
+def _gelu(prefix: str, *, first_half: bool, wrong: bool = False) -> ir.Model:
+    """Half of ``p`` times ``1 + erf``: by the order of the two products there is another tensor between them."""
+    products = (
+        [("Mul", "half s", "h"), ("Mul", "p h", "g")] if first_half else [("Mul", "p s", "h"), ("Mul", "h half", "g")]
+    )
+    steps = [("MatMul", "x w", "p"), ("Div", "p root", "d"), ("Erf", "d", "e"), ("Add", "e one", "s"), *products]
+    steps += [("MatMul", "g w", "q"), ("Sin" if wrong else "Tanh", "q", "y")]
+    inner = {gives: prefix + gives for _, _, gives in steps[:-1]}
+    renamed = [(op, " ".join(inner.get(r, r) for r in reads.split()), inner.get(o, o)) for op, reads, o in steps]
+    return _of(renamed, _ERF, ["n", 4])
+
+
+def test_two_ways_to_multiply_the_same_are_no_divergence() -> None:
+    found = _compared(_gelu("a_", first_half=True), _gelu("b_", first_half=False), X, layers=True)
+    assert found.agrees
+    assert found.first_divergence is None
+    assert found.layers[-3].tensor == "b_g"
+    assert found.layers[-3].state == "agrees"
+
+
+def test_two_ways_to_multiply_the_same_do_not_hide_the_wrong_node() -> None:
+    found = _compared(_gelu("a_", first_half=True), _gelu("b_", first_half=False, wrong=True), X, layers=True)
+    assert found.first_divergence is not None
+    assert found.first_divergence.suspects == ("node_y",)
+
+
+def test_a_fused_operator_is_held_against_what_it_gives_not_against_its_first_half() -> None:
+    """ONNX Runtime gives the fused node the name of the convolution."""
+    made = np.random.default_rng(2)
+    weights = {n: made.normal(size=(3, 3, 3, 3)).astype(np.float32) for n in "vw"}
+    steps = [("Conv", "x v", "c"), ("Relu", "c", "r"), ("Conv", "r w", "d"), ("Relu", "d", "s"), ("Neg", "s", "y")]
+    shape = [1, 3, "h", "w"]
+    apart = _of(steps, weights, shape)
+    fused = [("com.microsoft::FusedConv", "x v", "r"), ("com.microsoft::FusedConv", "r w", "s"), ("Neg", "s", "y")]
+    other = _of(fused, weights, shape, FusedConv={"activation": "Relu"})
+    other.graph[0].name, other.graph[1].name = "node_c", "node_d"
+    found = _compared(apart, other, {"x": made.normal(size=(1, 3, 8, 8)).astype(np.float32)}, layers=True)
+    assert found.first_divergence is None
+    assert [(x.tensor, x.partner, x.state) for x in found.layers] == [(n, f"'{n}'", "agrees") for n in "rsy"]
+
+
+def test_a_tensor_in_blocks_of_channels_has_no_partner() -> None:
+    """ONNX Runtime's own convolutions keep channels in blocks: the same shape, the numbers in another order."""
+    feeds = {"x": np.random.default_rng(4).normal(size=(1, 32, 2, 3)).astype(np.float32)}
+    plain = _of([("Sin", "x", "s"), ("Relu", "s", "r"), ("Neg", "r", "y")], {}, [1, 32, 2, 3])
+    blocks = "com.microsoft.nchwc"
+    steps = [("Sin", "x", "s"), (f"{blocks}::ReorderInput", "s", "b"), ("Relu", "b", "rb")]
+    steps += [(f"{blocks}::ReorderOutput", "rb", "o"), ("Neg", "o", "y")]
+    found = _compared(plain, _of(steps, {}, [1, 32, 2, 3], ReorderOutput={"channels": 32}), feeds, layers=True)
+    assert found.first_divergence is None
+    assert {x.tensor: x.state for x in found.layers if x.tensor in ("b", "rb")} == {
+        "b": "no partner",
+        "rb": "no partner",
+    }

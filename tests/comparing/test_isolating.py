@@ -83,3 +83,23 @@ def test_isolating_asks_for_layers() -> None:
     assert isinstance(found, Comparison)
     assert all(x.isolated is not None and x.isolated.max_abs == 0 for x in found.layers)
     assert len(found.layers) == 4
+
+
+def _centered(axis: int, steps: list[tuple[str, str, str]]) -> ir.Model:
+    """Less the mean of the rows, twice; the first has this axis, whatever the shapes inside say."""
+    mean = f"mean_{axis}"
+    first = [("Neg", "x", "n"), ("ReduceMean", "n axis", mean), ("Sub", f"n {mean}", "off"), ("Exp", "off", "e")]
+    nodes = [helper.make_node(op, reads.split(), [made], made) for op, reads, made in [*first, *steps]]
+    nodes.append(helper.make_node("Sub", ["e", "h"], ["y"], "last"))
+    info = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [3, 4]) for n in ("x", "y")]
+    stated = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [3, 1]) for n in ("s", "h", mean)]
+    numbers = {"one": np.array([1]), "axis": np.array([axis]), "quarter": np.float32(0.25)}
+    weights = [numpy_helper.from_array(array, name) for name, array in numbers.items()]
+    graph = helper.make_graph(nodes, "g", info[:1], info[1:], weights, value_info=stated)
+    return ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10))
+
+
+def test_a_fault_that_changes_a_shape_inside_does_not_stop_isolating() -> None:
+    by_sum = [("ReduceSum", "e one", "s"), ("Mul", "s quarter", "h")]
+    layers = _layers(_centered(1, [("ReduceMean", "e one", "h")]), _centered(0, by_sum))
+    assert [n for n, x in layers.items() if x.isolated and not x.isolated.ok] == ["off"]

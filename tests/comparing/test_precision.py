@@ -300,3 +300,44 @@ def test_the_worst_of_several_samples_decides() -> None:
     both = needs_precision(*models, [small, X, small], tolerance=HALF_LIMIT, engine="reference")
     assert names(both) == ["length"]
     assert both.enough
+
+
+def called_otherwise(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Every node and tensor inside under another name, as another exporter has them; weights keep theirs."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    weights = {t.name for t in copy.graph.initializer}
+    inner = {o: f"/{o}" for n in copy.graph.node for o in n.output if o != "y"}
+    assert not weights & set(inner)
+    for node in copy.graph.node:
+        node.name = f"/{node.name}"
+        node.input[:] = [inner.get(i, i) for i in node.input]
+        node.output[:] = [inner.get(o, o) for o in node.output]
+    return copy
+
+
+def test_layers_are_told_apart_in_a_file_of_another_exporter() -> None:
+    good = dense(10, {6: 1e6})
+    found = precision(good, called_otherwise(half(good)), HALF_LIMIT)
+    assert (names(found), found.enough) == (["fc6"], True)
+
+
+def test_what_is_most_of_the_model_is_no_layer() -> None:
+    """Nothing inside has a partner: all operators are others."""
+    good = dense(10, {6: 1e6})
+    low = called_otherwise(half(good))
+    for node in low.graph.node:
+        node.op_type = {"MatMul": "Gemm", "Tanh": "Sin", "Mul": "Sub"}.get(node.op_type, node.op_type)
+    found = precision(good, low, HALF_LIMIT)
+    assert (found.layers, found.enough, found.ranking) == ((), False, ())
+    assert found.unjudged == {
+        "fc0 … tanh9": "it is most of the model: hardly a tensor inside was found in the other model"
+    }
+
+
+def test_a_module_that_is_most_of_the_model_is_divided() -> None:
+    good = ir.from_proto(dense(10, {6: 1e6}))
+    for node in good.graph:
+        node.metadata_props["torchport.module"] = "net"
+    found = needs_precision(good, ir.from_proto(half(ir.to_proto(good))), X, tolerance=HALF_LIMIT)
+    assert found.layers[0].nodes == ("fc6",)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -386,6 +387,17 @@ def test_a_random_graph_that_is_only_renamed_has_only_names_to_tell() -> None:
 
 
 # --- numbers ----------------------------------------------------------------------------------------------------------
+
+
+def test_constants_that_took_the_names_of_others_with_the_same_numbers_are_only_renamed() -> None:
+    """Exporters count names up: with all names one further, a constant has the name of another that holds the same."""
+    head = '<ir_version: 10, opset_import: ["" : 20]> g (float[N,4] x) => (float[N,4] y) {'
+    steps = [f"k{n} = Constant<value = int64[1] {{{value}}}>()" for n, value in enumerate([0, 0, 3, 1])]
+    body = " ".join([*steps, "y = Slice(x, k0, k2, k1, k3) }"])
+    source, further = head + body, head + re.sub(r"k(\d)", lambda k: f"k{int(k[1]) + 1}", body)
+    d = diff(parsed(source), parsed(further))
+    assert counts(d) == {}
+    assert "only names differ" in text(d)
 
 
 def test_numbers_are_compared_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,10 +11,13 @@ import onnx_ir as ir
 from torchport.comparing.against_torch import Pair
 from torchport.comparing.glance import glance
 from torchport.comparing.layered import Layered, Slices
+from torchport.graph.matching.certain import beyond_doubt
 from torchport.graph.matching.nodes import match
 from torchport.proving.tolerances import Tolerance
 
 Array = np.ndarray[Any, Any]
+
+_BLOCKS = "com.microsoft.nchwc"
 
 
 class OnnxReference:
@@ -38,26 +41,38 @@ class OnnxReference:
         found = match(layered.given, candidate)
         ends = [(layered.given.graph.outputs[i], candidate.graph.outputs[j]) for i, j in found.outputs]
         matching = [*ends, *found.values.items()]  # what makes an output may have no partner, the output has
-        self._partners = {str(b.name): str(a.name) for a, b in matching if str(a.name) in layered.values}
-        self._likely = _in_one_role(found.values, layered.values)
+        plain = (_blocked(layered.given.graph) | _blocked(candidate.graph)).isdisjoint
+        known = layered.values
+        self._partners = {str(b.name): str(a.name) for a, b in matching if a.name in known and plain((a, b))}
+        self._certain = {str(b.name) for _, b in ends} | {str(found.values[a].name) for a in beyond_doubt(found)}
+        self._likely = _in_one_role(found.values, known)
 
     def pairs(self, slices: Slices) -> Mapping[str, Pair]:
         found: dict[str, Pair] = {}
         for arrays in slices.only({*self._partners, *self._likely}):
-            matching, likely = ({n: m[n] for n in arrays if n in m} for m in (self._partners, self._likely))
-            own = self._run({*matching.values(), *likely.values()})
+            choices = {name: self._choices(name) for name in arrays}
+            own = self._run({n for names in choices.values() for n in names})
             for name, array in arrays.items():
-                partner = matching.get(name)
+                partner = self._partners.get(name)
                 if partner is not None and _comparable(own[partner], array, same_name=partner == name):
-                    found[name] = self._pair(partner, own[partner], array)
-                elif name in likely and (pair := self._pair(likely[name], own[likely[name]], array)).glance.ok:
-                    found[name] = pair
+                    found[name] = self._pair(partner, name, own[partner], array)
+                if name in found and (found[name].glance.ok or found[name].certain):
+                    continue
+                others = (self._pair(n, name, own[n], array) for n in choices[name] if n != partner)
+                if (better := next((p for p in others if p.glance.ok), None)) is not None:
+                    found[name] = better
         return found
 
-    def _pair(self, name: str, reference: Array, candidate: Array) -> Pair:
+    def _choices(self, name: str) -> list[str]:
+        """The reference's tensors that may be this one: the partner, and what else it can be if that is a guess."""
+        namesake = name if name not in self._certain and name in self._layered.values else None
+        found = dict.fromkeys([self._partners.get(name), self._likely.get(name), namesake])
+        return [n for n in found if n is not None]
+
+    def _pair(self, partner: str, name: str, reference: Array, candidate: Array) -> Pair:
         limit = self._limits(reference.dtype.name, candidate.dtype.name)
-        certain = reference.shape == candidate.shape  # or it is another tensor of this name
-        return Pair(f"'{name}'", glance(*alike(reference, candidate), limit), name, certain)
+        certain = name in self._certain and reference.shape == candidate.shape  # or it is another tensor of this name
+        return Pair(f"'{partner}'", glance(*alike(reference, candidate), limit), partner, certain)
 
     def fetch(self, keys: Mapping[str, Any]) -> Mapping[str, Array]:
         own = self._run(set(keys.values()))
@@ -65,6 +80,16 @@ class OnnxReference:
 
     def _run(self, names: Collection[str]) -> dict[str, Array]:
         return self._layered.run(self._feeds, list(names)) if names else {}
+
+
+def _blocked(graph: ir.Graph) -> set[ir.Value]:
+    """Tensors in the layout of ONNX Runtime's own convolutions, which has the numbers in another order."""
+    found: set[ir.Value] = set()
+    for node in graph:
+        own = node.domain == _BLOCKS
+        if node.op_type != "ReorderOutput" and (own or any(v in found for v in node.inputs)):
+            found.update(node.outputs)
+    return found
 
 
 def _in_one_role(matched: Mapping[ir.Value, ir.Value], known: Mapping[str, ir.Value]) -> dict[str, str]:

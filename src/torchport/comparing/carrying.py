@@ -1,7 +1,8 @@
 """Which tensors of a model in lower precision carry those of its float original.
 
 Converters to float16 and quantizers keep most names. What they put in between has names of its own, and an activation
-that quantizing does by itself is left out.
+that quantizing does by itself is left out. Where hardly a name is the same, as in files of two exporters, the models
+are matched instead.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from torchport.comparing.recorded import is_tensor
+from torchport.graph.matching.certain import beyond_doubt
+from torchport.graph.matching.nodes import match
 from torchport.graph.values import Names
 
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)
@@ -38,6 +41,8 @@ class Carriers:
         self._clipped: dict[str, str] = {}
         self._names = self._by_tensor(reference, names.values)
         self._names = self._by_node(reference, names.nodes) | self._names
+        if 2 * len(self._names) < len(_own(reference)):
+            self._names = _by_matching(reference, candidate) | self._names
         self._take_clipping_in(reference, names.values)
 
     def __contains__(self, name: str) -> bool:
@@ -70,8 +75,7 @@ class Carriers:
 
     @staticmethod
     def _by_tensor(reference: ir.Model, values: Values) -> dict[str, str]:
-        own = [*reference.graph.inputs, *(v for n in reference.graph for v in n.outputs)]
-        return {v.name: v.name for v in own if v.name and v.name in values and _alike(v, values[v.name])}
+        return {n: n for n, v in _own(reference).items() if n in values and _alike(v, values[n])}
 
     def _by_node(self, reference: ir.Model, nodes: Mapping[str, ir.Node]) -> dict[str, str]:
         found: dict[str, str] = {}
@@ -102,6 +106,17 @@ class Carriers:
             if behind:
                 self._clipped[given] = base
                 self._names[given] = str(behind[0].name)
+
+
+def _own(model: ir.Model) -> dict[str, ir.Value]:
+    """Tensors that go into a model, or that its nodes give."""
+    return {v.name: v for v in (*model.graph.inputs, *(v for n in model.graph for v in n.outputs)) if v.name}
+
+
+def _by_matching(reference: ir.Model, candidate: ir.Model) -> dict[str, str]:
+    found = match(reference, candidate)
+    sure = ((v, found.values[v]) for v in beyond_doubt(found) if v.producer() is not None)
+    return {v.name: w.name for v, w in sure if v.name and w.name and _alike(v, w)}
 
 
 def requantized(carrier: ir.Value) -> list[ir.Value]:

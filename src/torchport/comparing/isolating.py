@@ -61,8 +61,15 @@ def isolated(
 
 
 def _taken_apart(model: ir.Model, dtypes: Mapping[str, str]) -> ir.Model:
-    """A copy in which everyone who read one of these tensors reads an input instead."""
+    """A copy in which everyone who read one of these tensors reads an input instead.
+
+    It states no shapes: those the model was exported with are wrong behind a fault that changes one, and an engine
+    that believes them fails.
+    """
     copy = model.clone()
+    for node in ir.traversal.RecursiveGraphIterator(copy.graph):
+        for value in node.outputs:
+            value.shape = None
     for node in list(copy.graph):
         for value in node.outputs:
             if str(value.name) not in dtypes:

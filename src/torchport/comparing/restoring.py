@@ -1,11 +1,13 @@
 """Put layers of a model in lower precision back to how its float original has them.
 
 A node of the original takes and gives tensors that others carry in the other model, see `carrying`. Nodes between which
-no tensor is carried over (fused ones) are one layer, and so are the nodes of one module.
+no tensor is carried over (fused ones) are one layer, and so are the nodes of one module. What is most of the model is
+no layer: to put it back is to have the original.
 """
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,6 +22,9 @@ from torchport.comparing.recorded import typed
 from torchport.errors import InputError
 from torchport.graph.describing import module_of
 from torchport.graph.values import Names, subgraphs, used_by
+
+_FEW = 8  # nodes that may be all there is
+_MOST = 0.8  # of the nodes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,9 +82,10 @@ class Restorer:
         sets = _Sets(len(self._nodes))
         makers = {v: i for i, n in enumerate(self._nodes) for v in n.outputs}
         modules: dict[str, int] = {}
+        sizes = collections.Counter(module_of(n) for n in self._nodes if n not in self._constant)
         for i, node in enumerate(self._nodes):
             module = module_of(node)
-            if module and self._nodes[i] not in self._constant:
+            if module and self._nodes[i] not in self._constant and not self._is_most(sizes[module]):
                 sets.join(modules.setdefault(module, i), i)
             for value in used_by(node):
                 maker = makers.get(value)
@@ -115,8 +121,14 @@ class Restorer:
             return "it has branches or a loop"
         if any(n.op_identifier() in self.reference.functions for n in nodes):
             return "it is a local function"
+        if self._is_most(sum(n not in self._constant for n in nodes)):
+            return "it is most of the model: hardly a tensor inside was found in the other model"
         changed = [n.op_type for n in nodes if not self._means_the_same(n)]
         return f"{changed[0]} means something else in the other model's opset" if changed else None
+
+    def _is_most(self, count: int) -> bool:
+        """Whether so many nodes are nearly the whole model, and not because it is small: they are no layer of it."""
+        return count > max(_FEW, _MOST * sum(n not in self._constant for n in self._nodes))
 
     def _means_the_same(self, node: ir.Node) -> bool:
         ours, theirs = (m.graph.opset_imports.get(node.domain) for m in (self.reference, self.candidate))

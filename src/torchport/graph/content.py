@@ -18,6 +18,7 @@ Array = np.ndarray[Any, Any]
 _PIECE = 1 << 20  # numbers looked at together
 _FEW = 64  # numbers that are looked at to tell one weight from others
 _TELLING = 4  # different ones among them; else it is one of many: ones, zeros
+_WIDE = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 _COMPLEX = (ir.DataType.COMPLEX64, ir.DataType.COMPLEX128)
 
 
@@ -71,7 +72,7 @@ def same_content(a: ir.TensorProtocol, b: ir.TensorProtocol) -> bool:
         >>> same_content(model.graph.initializers["w"].const_value, other.graph.initializers["w"].const_value)
         True
     """
-    if a is b or _same_place(a, b):
+    if a is b or same_place(a, b):
         return True
     if a.dtype != b.dtype or tuple(a.shape) != tuple(b.shape):
         return False
@@ -81,7 +82,8 @@ def same_content(a: ir.TensorProtocol, b: ir.TensorProtocol) -> bool:
 def fingerprint(tensor: ir.TensorProtocol) -> Hashable:
     """A few numbers spread over a tensor, which trained weights share with nothing but themselves.
 
-    None where they tell nothing: too few different ones, texts, or numbers that cannot be read.
+    Floats of any width are told as float16, so that a weight is known in a model that was converted to it. None where
+    they tell nothing: too few different ones, texts, or numbers that cannot be read.
     """
     if tensor.dtype == ir.DataType.STRING or tensor.size < _TELLING:
         return None
@@ -90,16 +92,19 @@ def fingerprint(tensor: ir.TensorProtocol) -> Hashable:
     except FileError:
         return None  # whoever needs the numbers will say so
     few = numbers[:: -(-numbers.size // _FEW)]
+    if tensor.dtype in _WIDE:
+        with np.errstate(over="ignore"):
+            few = few.astype(np.float16)
     if len(set(few.tolist())) < _TELLING:
         return None
-    return tensor.dtype.name, tuple(tensor.shape), few.tobytes()
+    return few.dtype.name, tuple(tensor.shape), few.tobytes()
 
 
 def _bytes_of(piece: Array) -> bytes | list[Any]:
     return piece.tolist() if piece.dtype.kind in "OSU" else piece.tobytes()
 
 
-def _same_place(a: ir.TensorProtocol, b: ir.TensorProtocol) -> bool:
+def same_place(a: ir.TensorProtocol, b: ir.TensorProtocol) -> bool:
     """Whether both lie at the same spot of the same file: then nothing has to be read."""
     if not (isinstance(a, ir.ExternalTensor) and isinstance(b, ir.ExternalTensor)):
         return False

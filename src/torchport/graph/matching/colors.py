@@ -12,6 +12,7 @@ from collections.abc import Hashable, Mapping, Sequence
 
 import onnx_ir as ir
 
+from torchport.graph.matching.numbers import Told
 from torchport.graph.matching.sides import Side
 
 _WIDE = 1 << 16  # more than a node has outputs
@@ -19,7 +20,7 @@ _PAIR = 1 << 40  # more than there are other colors
 
 
 class Mode(enum.Enum):
-    """How much counts: the names of weights, only their types, or of a node nothing but its operator."""
+    """How much counts: which weights, by numbers or name, only their types, or of a node nothing but its operator."""
 
     NAMED = "named"
     TYPED = "typed"
@@ -29,9 +30,10 @@ class Mode(enum.Enum):
 class Palette:
     """Numbers for what was seen, the same for both sides."""
 
-    def __init__(self, sides: Sequence[Side], pairs: Mapping[ir.Value, int]) -> None:
+    def __init__(self, sides: Sequence[Side], pairs: Mapping[ir.Value, int], told: Told) -> None:
         """`pairs`: leaves that are known to be each other's partners, with the number of their pair."""
         self.pairs = pairs
+        self._told = told
         self._weights = {v: kind for side in sides for v, kind in side.weights.items()}
         self._seen: dict[Hashable, int] = {}
         self._leaves: dict[Mode, dict[ir.Value | None, int]] = {mode: {} for mode in Mode}
@@ -55,7 +57,10 @@ class Palette:
             return self.number(("value", str(value.type)))
         if mode is Mode.LOOSE:
             return self.number("weight")
-        return self.number(("weight", self._weights[value], value.name if mode is Mode.NAMED else ""))
+        if mode is Mode.NAMED and value in self._told.numbers:
+            return self.number(("numbers", self._told.numbers[value]))
+        named = mode is Mode.NAMED and self._told.by_name
+        return self.number(("weight", self._weights[value], value.name if named else ""))
 
     def own(self, side: Side, mode: Mode) -> list[tuple[int, ...]]:
         """For each node its weights; what is computed tells nothing about what a node leads to."""

@@ -47,7 +47,7 @@ class Matching:
 
 
 def match(a: ir.Model, b: ir.Model) -> Matching:
-    """Find which node of a model is which of another. Neither is changed, and hardly ever is a weight read.
+    """Find which node of a model is which of another. Neither is changed; of weights a few numbers are read.
 
     Example:
         >>> found = match(tp.graph.load("fp32.onnx"), tp.graph.load("optimized.onnx"))

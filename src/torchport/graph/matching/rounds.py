@@ -1,7 +1,7 @@
 """Which node of one graph is which of another, in rounds: what is certain first, and nothing against what is certain.
 
-1. Equal colors (see `colors`) that one node of each graph has: with the names of the weights, then without.
-2. Weights that hold the same numbers; equal names of weights or of nodes, unless the neighbors say otherwise.
+1. Equal colors (see `colors`) that one node of each graph has, or weights that hold the same numbers.
+2. Equal colors, whatever the weights; equal names of weights or of nodes, unless the neighbors say otherwise.
 3. From pairs outward: what stands in the same place beside them, also past nodes that were put in or taken out.
 4. What stands between the same pairs, though its operator is another.
 """
@@ -15,9 +15,9 @@ from typing import Literal, TypeVar
 
 import onnx_ir as ir
 
-from torchport.graph.content import fingerprint, stored
 from torchport.graph.matching.colors import Mode, Palette, backward, forward
-from torchport.graph.matching.sides import Side, called, name_key, output_key, weights_key
+from torchport.graph.matching.numbers import names_key, numbers_key, tell_weights
+from torchport.graph.matching.sides import Side, called, name_key, output_key
 
 Why = Literal["structure", "numbers", "name", "neighbors", "place"]
 _FAR = 4  # how many nodes may have been put in between, or taken out
@@ -64,14 +64,18 @@ class Rounds:
         self.why: list[Why] = []
         self._leaves = leaves
         numbers = {v: n for n, pair in enumerate(leaves.items()) for v in pair}
-        self._palette = Palette((a, b), numbers)
+        self._told = tell_weights(a, b)
+        self._palette = Palette((a, b), numbers, self._told)
+        self._names_help = True
         self._colored: dict[tuple[int, Mode, bool], tuple[list[int], int]] = {}
         self._outputs = outputs
         self._ends = _numbered(outputs, len(a.graph.outputs), len(b.graph.outputs))
 
     def run(self) -> None:
-        self._color(_SURE)
-        self._by_numbers()
+        self._color(_SURE[:1])
+        self._pair_by(functools.partial(numbers_key, told=self._told), "numbers")
+        self._names_help = self._are_names_kept()
+        self._color(look for look in _SURE if self._names_help or not look.named)
         self._by_names()
         before = -1
         while before < len(self.pairs) and self._is_open():
@@ -112,12 +116,16 @@ class Rounds:
             self._colored[key] = (found, len(self.pairs))
         return found
 
-    def _by_numbers(self) -> None:
-        if self._is_open():
-            self._pair_by(_numbers_key, "numbers")
+    def _are_names_kept(self) -> bool:
+        """Whether the pairs that were found without their names mostly have the same, of names both sides have."""
+        there = {called(node): m for m, node in enumerate(self.b.nodes)}
+        namesakes = [(there.get(called(self.a.nodes[n])), m) for n, m in self.pairs]
+        kept = sum(m == other for other, m in namesakes)
+        return 2 * kept >= sum(other is not None for other, _ in namesakes)
 
     def _by_names(self) -> None:
-        for key in (weights_key, name_key, output_key):
+        self._pair_by(functools.partial(names_key, told=self._told), "name")
+        for key in (name_key, output_key) if self._names_help else ():
             self._pair_by(key, "name")
         # Exporters count up: where one model has a node more, the names after it are those of other nodes. Once there
         # are pairs around, they tell.
@@ -310,14 +318,6 @@ def _numbered(pairs: list[tuple[int, int]], count_a: int, count_b: int) -> tuple
     for number, (one, other) in enumerate(pairs):
         ones[one] = others[other] = number
     return ones, others
-
-
-def _numbers_key(side: Side, n: int) -> Hashable:
-    """What the weights hold that a node reads, by slot, of those that hold numbers like no other."""
-    weights = ((slot, s) for slot, s in enumerate(side.slots[n]) if isinstance(s, ir.Value) and s in side.weights)
-    stores = ((slot, stored(value)) for slot, value in weights)
-    told = [(slot, print_) for slot, t in stores if t is not None and (print_ := fingerprint(t)) is not None]
-    return (side.operator[n], tuple(told)) if told else None
 
 
 def _use_key(kinds: Sequence[Hashable], use: tuple[int, ...]) -> Hashable:

@@ -120,13 +120,6 @@ def output_key(side: Side, n: int) -> Hashable:
     return (side.operator[n], name) if name else None
 
 
-def weights_key(side: Side, n: int) -> Hashable:
-    """The weights a node reads, by name and slot."""
-    leaves = [(slot, s) for slot, s in enumerate(side.slots[n]) if isinstance(s, ir.Value)]
-    names = tuple((slot, v.name) for slot, v in leaves if v.name and v in side.weights)
-    return (side.operator[n], names) if names else None
-
-
 def stripped(node: ir.Node) -> list[ir.Value | None]:
     """A node's inputs without the empty ones at the end, which mean nothing."""
     inputs = list(node.inputs)

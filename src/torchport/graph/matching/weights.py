@@ -127,7 +127,7 @@ class _Claim:
         several = len({*self.placed, self.namesake} - {None}) > 1
         if not several and not any(wanted[v] > 1 for v in self.placed):
             return None
-        return next((v for v in self.ranked(by_name=True) if _same_numbers(self.one, v)), None)
+        return next((v for v in self.ranked(by_name=False) if _same_numbers(self.one, v)), None)
 
     def ranked(self, *, by_name: bool) -> list[ir.Value]:
         named = [] if self.namesake is None else [self.namesake]
