@@ -15,7 +15,8 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
 import torchport as tp
-from torchport.comparing.comparison import Comparison
+from torchport.comparing.comparison import Comparison, Divergence
+from torchport.comparing.figures import measure
 from torchport.comparing.samples import read_samples
 from torchport.engines import base
 from torchport.errors import (
@@ -27,6 +28,7 @@ from torchport.errors import (
     RandomModelError,
     SaveError,
 )
+from torchport.records import Origin
 
 Array = np.ndarray[Any, Any]
 
@@ -263,12 +265,12 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("failing")
 def test_an_engine_that_fails_midway_is_reported_and_the_others_go_on(onnx_file: Path, image: dict[str, Array]) -> None:
-    names = ("onnxruntime", "failing", "nowhere", "reference")
+    names = ("onnxruntime", "failing", "openvino", "reference")
     found = tp.compare(onnx_file, data=(image for _ in range(2)), engines=names)
     assert isinstance(found, dict)
-    assert list(found) == ["failing", "nowhere", "reference"]
-    assert found["failing"].error == "the engine 'failing' failed: RuntimeError: out of beans"
-    assert "there is no engine 'nowhere' here; use one of: " in found["nowhere"].error
+    assert list(found) == ["failing", "openvino", "reference"]
+    assert found["failing"].error == "the engine 'failing' failed: RuntimeError: out of beans (sample 1)"
+    assert "there is no engine 'openvino' here; use one of: " in found["openvino"].error
     assert not found["failing"].agrees
     assert found["reference"].agrees
     assert found["reference"].samples == 2
@@ -359,6 +361,12 @@ def test_options_that_cannot_be_meant_are_refused(
         (OptionError, "rtol and atol", (onnx_file, onnx_file), {"rtol": 1e-3}),
         (OptionError, "nothing to compare with", (onnx_file,), {}),
         (OptionError, "engines run ONNX models", (small_net,), {"engines": ("onnxruntime", "reference")}),
+        (OptionError, "no engine is named", (onnx_file, onnx_file), {"engines": ()}),
+        (OptionError, "two models and 2 engines", (onnx_file,) * 2, {"engines": ("onnxruntime", "reference")}),
+        (EngineMissingError, "no engine 'onxruntime'", (onnx_file,), {"engines": ("onnxruntime", "onxruntime")}),
+        (OptionError, "inputs and data are both given", (onnx_file, onnx_file), {"data": [image]}),
+        (OptionError, "no tensor fits into 0 bytes", (onnx_file, onnx_file), {"budget": 0}),
+        (OptionError, "output 'pooled' is given twice", (onnx_file,) * 2, {"outputs": dict.fromkeys("ab", "pooled")}),
         (InputError, "beside the float model it came from", (onnx_file, small_net), {"precision": True}),
         (InputError, "second side is an ONNX model", (onnx_file, small_net), {"layers": True}),
         (SaveError, "cannot be made", (onnx_file, onnx_file), {"save": tmp_path / "file"}),
@@ -397,3 +405,321 @@ def test_inputs_in_containers_are_given_as_the_pytorch_model_takes_them(tmp_path
     assert len(found.outputs) == 2
     with pytest.raises(InputError, match="arrays only"):
         tp.compare(tmp_path / "net.onnx", tmp_path / "net.onnx", inputs)
+
+
+# Calls that are not all alike
+
+
+class _Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(
+        self, x: torch.Tensor, scale: float = 1.0, *, mask: torch.Tensor | None = None, states: Any = None
+    ) -> torch.Tensor:
+        y = self.fc(x) * scale if mask is None else self.fc(x) * scale * mask
+        return y if states is None else y + states["h"][0] * states["weight"]
+
+
+@pytest.fixture(scope="module")
+def scaled() -> nn.Module:
+    return _Scaled().eval()
+
+
+@pytest.fixture(scope="module")
+def scaled_file(scaled: nn.Module, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Exported with a scale of 1, and without a mask."""
+    path = tmp_path_factory.mktemp("scaled") / "scaled.onnx"
+    tp.export(scaled, (torch.ones(2, 4),), output=path)
+    return path
+
+
+def test_every_recorded_call_is_made_with_its_own_arguments(
+    scaled: nn.Module, scaled_file: Path, tmp_path: Path
+) -> None:
+    x = torch.linspace(-1, 1, 8).reshape(2, 4)
+    with tp.record(scaled, tmp_path):
+        scaled(x)
+        scaled(x, 2.0)
+        scaled(x, mask=torch.zeros(2, 4))
+    found = _compared(scaled, scaled_file, data=tmp_path)
+    assert found.verdict() == "DIFFERENT: 1 of 1 outputs differ"
+    assert "(2 of 3 samples differ)" in found.outputs[0].problem
+    assert [str(f) for f in found.findings] == [
+        "argument 'scale' is not the same in all calls: in an ONNX model, what is no tensor has one value "
+        "(call_00002.npz)",
+        "input 'mask' is taken by PyTorch's _Scaled only (call_00003.npz)",
+    ]
+    assert _compared(scaled, scaled, data=tmp_path).agrees
+    masked = _compared(tmp_path / "call_00003.npz", scaled_file)
+    assert "input 'mask' of the recorded call is not taken by" in _told(masked)
+
+
+def test_the_saved_worst_sample_has_the_arguments_that_are_no_tensors(
+    scaled: nn.Module, scaled_file: Path, tmp_path: Path
+) -> None:
+    x = torch.linspace(-1, 1, 8).reshape(2, 4)
+    with tp.record(scaled, tmp_path / "calls"):
+        scaled(x)
+        scaled(x, 2.0)
+    found = _compared(scaled, scaled_file, data=tmp_path / "calls", save=tmp_path, layers=True)
+    again = _compared(scaled, scaled_file, data=found.worst)
+    assert found.worst == str(tmp_path / "worst.npz")
+    assert again.verdict() == found.verdict() == "DIFFERENT: 1 of 1 outputs differ"
+    assert again.outputs[0].max_abs == found.outputs[0].max_abs
+    (sample,) = read_samples(found.worst)
+    assert sample.arguments == {"scale": 2.0}
+
+
+def test_precision_is_told_by_the_calls_an_export_can_make(
+    scaled: nn.Module, scaled_file: Path, tmp_path: Path
+) -> None:
+    with tp.record(scaled, tmp_path):
+        scaled(torch.ones(2, 4))
+        scaled(torch.ones(2, 4), 2.0)
+    found = _compared(scaled, _half(scaled_file), data=tmp_path, precision=True)
+    assert not found.agrees  # the other call differs, whatever the precision
+    assert found.precision is not None
+    assert found.precision.before.ok
+    assert "which layers need more precision is told by 1 of 2 samples" in _told(found)
+
+
+def test_recorded_containers_are_given_again_as_they_were(scaled: nn.Module, tmp_path: Path) -> None:
+    x, states = torch.ones(2, 4), {"h": (torch.ones(2, 4),), "weight": 3.0}
+    tp.export(scaled, (x,), kwargs={"states": states}, output=tmp_path / "net.onnx")
+    with tp.record(scaled, tmp_path / "calls"):
+        scaled(x, states=states)
+    call = tmp_path / "calls" / "call_00001.npz"
+    for a, b in ((scaled, tmp_path / "net.onnx"), (scaled, scaled)):
+        assert _compared(a, b, data=call).agrees
+    assert _compared(call, scaled).agrees
+    direct = _compared(scaled, _Scaled().eval(), {"x": x, "states": states}, save=tmp_path)
+    assert _compared(scaled, tmp_path / "net.onnx", data=direct.worst).agrees
+
+
+def test_arrays_by_the_names_of_an_export_go_into_their_containers(tmp_path: Path) -> None:
+    net = _Stateful().eval()
+    inputs = {"x": torch.ones(2, 3), "state": {"h": torch.ones(2, 4), "count": torch.zeros(2)}}
+    tp.export(net, kwargs=inputs, output=tmp_path / "net.onnx")
+    arrays = {"x": inputs["x"], "state.h": torch.zeros(2, 4), "state.count": torch.ones(2)}
+    assert _compared(net, tmp_path / "net.onnx", data=[arrays]).agrees
+    with pytest.raises(InputError, match="'x' cannot be an input and hold another"):
+        tp.compare(net, tmp_path / "net.onnx", data=[{**arrays, "x.0": torch.ones(1)}])
+
+
+class _Cache:
+    def __init__(self, keys: torch.Tensor) -> None:
+        self.keys = keys
+
+
+class _Cached(nn.Module):
+    def forward(self, x: torch.Tensor, cache: _Cache) -> torch.Tensor:
+        return x + cache.keys
+
+
+def test_an_object_of_which_only_the_tensors_were_recorded_is_not_guessed(tmp_path: Path) -> None:
+    net, x = _Cached(), torch.ones(2)
+    with tp.record(net, tmp_path):
+        net(x, _Cache(x * 2))
+    call = tmp_path / "call_00001.npz"
+    with pytest.raises(
+        InputError, match="argument 'cache' cannot be given again: of a _Cache only the tensors"
+    ) as raised:
+        tp.compare(net, net, data=call)
+    assert raised.value.where == "call_00001.npz"
+    tp.export(net, (x, _Cache(x)), output=tmp_path / "net.onnx")
+    assert _compared(call, tmp_path / "net.onnx").agrees  # what was recorded is enough for that
+
+
+def test_the_sample_that_cannot_be_run_is_named(small_net: nn.Module, onnx_file: Path, image: dict[str, Array]) -> None:
+    wrong = {"x": np.zeros((1, 4, 8, 8), np.float32)}
+    with pytest.raises(ForwardError) as raised:
+        tp.compare(small_net, small_net, data=[image, wrong])
+    assert (raised.value.where or "").startswith("sample 1")
+    with pytest.raises(InputError, match="there is no input 'typo'") as unknown:
+        tp.compare(onnx_file, onnx_file, data=[image, {**image, "typo": np.zeros(1)}])
+    assert (unknown.value.where or "").startswith("sample 1")
+
+
+def test_inputs_of_other_names_are_said_to_be_taken_in_order(onnx_file: Path, image: dict[str, Array]) -> None:
+    found = _compared(onnx_file, onnx_file, {"picture": image["x"]})
+    assert [str(f) for f in found.findings] == [f"{onnx_file} takes the inputs in order, as x"]
+    assert _compared(onnx_file, onnx_file, image["x"]).findings == ()
+
+
+# Outputs that are not compared, or are no tensors
+
+
+def _model(nodes: list[Any], outputs: list[Any], inits: Mapping[str, Array] | None = None) -> ir.Model:
+    """From an x of any rows and 4 columns."""
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 4])
+    weights = [numpy_helper.from_array(array, name) for name, array in (inits or {}).items()]
+    graph = helper.make_graph(nodes, "g", [x], outputs, weights)
+    return ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9))
+
+
+ROWS = {"x": np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4)}
+
+
+def _two_outputs(second: str) -> ir.Model:
+    info = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", 4]) for n in ("y", "z")]
+    nodes = [
+        helper.make_node("Tanh", ["x"], ["y"], name="n_y"),
+        helper.make_node("Mul", ["x", "x"], ["square"], name="n_square"),
+        helper.make_node(second, ["square"], ["z"], name="n_z"),
+    ]
+    return _model(nodes, info)
+
+
+def test_an_output_that_is_not_compared_is_no_evidence_of_anything() -> None:
+    for second in ("Sin", "Cos"):
+        found = _compared(_two_outputs("Sin"), _two_outputs(second), ROWS, outputs={"y": "y"}, layers=True)
+        assert found.agrees
+        assert [f.name for f in found.outputs] == ["y"]
+        assert "output 'z' was not compared: --map leaves it out" in _told(found)
+        assert "fuses" not in _told(found)
+    states = {layer.tensor: layer.state for layer in found.layers}
+    assert (states["y"], states["square"]) == ("agrees", "agrees")
+    assert states["z"] != "agrees"
+
+
+def test_an_output_the_saved_tensors_lack_is_said_not_to_be_compared(tmp_path: Path) -> None:
+    np.savez(tmp_path / "there.npz", **ROWS, y=np.tanh(ROWS["x"]), other=np.zeros(1), more=np.zeros(1))
+    told = f"output 'z' was not compared: {tmp_path / 'there.npz'} does not hold it"
+    for sides in ((tmp_path / "there.npz", _two_outputs("Sin")), (_two_outputs("Sin"), tmp_path / "there.npz")):
+        found = _compared(*sides, layers=sides[0] == tmp_path / "there.npz")
+        assert found.agrees
+        assert [str(f) for f in found.findings] == [told]
+
+
+def _sequence(*operators: str) -> ir.Model:
+    kind = helper.make_sequence_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, None))
+    names = [f"t{i}" for i in range(len(operators))]
+    nodes = [helper.make_node(op, ["x"], [n], name=f"n_{n}") for op, n in zip(operators, names, strict=True)]
+    nodes.append(helper.make_node("SequenceConstruct", names, ["s"], name="n_s"))
+    return _model(nodes, [helper.make_value_info("s", kind)])
+
+
+@pytest.mark.parametrize("engine", ["onnxruntime", "reference"])
+def test_a_sequence_of_tensors_is_compared_item_by_item(engine: str) -> None:
+    right, wrong = _sequence("Neg", "Tanh"), _sequence("Neg", "Sin")
+    assert _compared(right, right, ROWS, layers=True, engines=(engine,)).agrees
+    found = _compared(right, wrong, ROWS, layers=True, engines=(engine,))
+    assert found.outputs[0].problem.startswith("item 1: 8 of 8 numbers differ")
+    assert found.first_divergence is not None
+    assert found.first_divergence.node == "n_t1"
+    longer = _compared(right, _sequence("Neg", "Tanh", "Sin"), ROWS, engines=(engine,))
+    assert longer.outputs[0].problem == "3 tensors instead of 2 tensors"
+
+
+def _optional(operator: str) -> ir.Model:
+    kind = helper.make_optional_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, ["n", 4]))
+    nodes = [
+        helper.make_node(operator, ["x"], ["t"], name="n_t"),
+        helper.make_node("Optional", ["t"], ["o"], name="n_o"),
+    ]
+    return _model(nodes, [helper.make_value_info("o", kind)])
+
+
+def test_an_optional_output_is_compared_as_what_it_holds() -> None:
+    assert _compared(_optional("Neg"), _optional("Neg"), ROWS, layers=True).agrees
+    found = _compared(_optional("Neg"), _optional("Abs"), ROWS, layers=True)
+    assert not found.agrees
+    assert found.first_divergence is not None
+    assert found.first_divergence.node == "n_t"
+
+
+def test_no_output_at_all_is_no_agreement(tmp_path: Path) -> None:
+    for name in "ab":
+        np.savez(tmp_path / f"{name}.npz")
+    found = _compared(tmp_path / "a.npz", tmp_path / "b.npz")
+    assert (found.agrees, found.verdict()) == (False, "NOT compared: there is no output")
+
+
+def test_an_empty_output_is_said_to_tell_nothing() -> None:
+    info = [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 4])]
+    one, other = (_model([helper.make_node(op, ["x"], ["y"], name="n")], info) for op in ("Sin", "Cos"))
+    found = _compared(one, other, {"x": ROWS["x"][:0]})
+    assert [str(f) for f in found.findings] == ["output 'y' is empty: nothing was compared in it"]
+    assert _compared(one, one, data=[{"x": ROWS["x"][:0]}, ROWS]).findings == ()
+
+
+def _loop(factor: float) -> ir.Model:
+    def info(name: str, kind: int, shape: list[Any]) -> Any:
+        return helper.make_tensor_value_info(name, kind, shape)
+
+    body = helper.make_graph(
+        [
+            helper.make_node("Identity", ["going"], ["goes"], name="n_goes"),
+            helper.make_node("Mul", ["state", "w"], ["next"], name="n_next"),
+        ],
+        "body",
+        [
+            info("i", TensorProto.INT64, []),
+            info("going", TensorProto.BOOL, []),
+            info("state", TensorProto.FLOAT, [2, 4]),
+        ],
+        [info("goes", TensorProto.BOOL, []), info("next", TensorProto.FLOAT, [2, 4])],
+    )
+    nodes = [
+        helper.make_node("Tanh", ["x"], ["t"], name="n_t"),
+        helper.make_node("Loop", ["three", "", "t"], ["u"], name="n_loop", body=body),
+        helper.make_node("Sin", ["u"], ["y"], name="n_y"),
+    ]
+    return _model(nodes, [info("y", TensorProto.FLOAT, ["n", 4])], {"w": np.float32(factor), "three": np.int64(3)})
+
+
+def test_a_loop_at_fault_is_saved_with_its_data(tmp_path: Path) -> None:
+    found = _compared(_loop(1.1), _loop(1.4), ROWS, layers=True, save=tmp_path)
+    assert found.first_divergence is not None
+    assert found.first_divergence.node == "n_loop"
+    model, data = found.first_divergence.files
+    (sample,) = read_samples(data)
+    np.testing.assert_allclose(
+        base.open_session(model).run({"t": sample.arrays["t"]})["u"], np.tanh(ROWS["x"]) * 1.4**3, rtol=1e-5
+    )
+
+
+def _untyped(bias: float) -> ir.Model:
+    """ONNX does not know what type ONNX Runtime's own operators give."""
+    nodes = [
+        helper.make_node("Tanh", ["x"], ["t"], name="n_t"),
+        helper.make_node("BiasGelu", ["t", "b"], ["u"], name="n_gelu", domain="com.microsoft"),
+        helper.make_node("Sin", ["u"], ["y"], name="n_y"),
+    ]
+    model = _model(
+        nodes,
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 4])],
+        {"b": np.full(4, bias, np.float32)},
+    )
+    model.graph.opset_imports["com.microsoft"] = 1
+    return model
+
+
+def test_a_node_that_cannot_be_saved_alone_leaves_the_result(tmp_path: Path) -> None:
+    found = _compared(_untyped(0), _untyped(1), ROWS, layers=True, save=tmp_path)
+    assert found.first_divergence is not None
+    assert (found.first_divergence.node, found.first_divergence.files) == ("n_gelu", ())
+    assert "node 'n_gelu' cannot be saved alone: nothing tells the type of 'u'" in _told(found)
+    assert (tmp_path / "worst.npz").exists()
+
+
+# How it is shown
+
+
+def test_what_is_found_fits_a_terminal_of_80_columns() -> None:
+    suspects = tuple(f"/encoder/layer.{i}/attention/MatMul" for i in range(7))
+    origin = Origin()
+    first = Divergence(suspects[0], "MatMul", origin, suspects, "t", None, {})
+    failed = Comparison(("one", "other"), (), 1, first_divergence=first, error="there is no such engine here " * 4)
+    fine = measure("y", ROWS["x"], ROWS["x"])
+    other = Comparison(("one", "other"), (fine,), 1, other_inputs=("pixel_values", "attention_mask", "position_ids"))
+    for shown in (failed, other):
+        assert max(map(len, str(shown).splitlines())) <= 80
+    told = " ".join(str(failed).split())
+    assert "or one of the 6 after it: /encoder/layer.1/attention/MatMul, " in told
+    assert "and 2 more" in told
+    assert "NOT compared: there is no such engine here there is" in told
+    two = Divergence("a", "MatMul", origin, ("a", "b"), "t", None, {})
+    assert "\n  or the one after it: 'b'\n" in str(two)

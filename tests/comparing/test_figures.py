@@ -16,7 +16,7 @@ from hypothesis.extra import numpy as hnp
 
 from torchport.cli.show import print_json
 from torchport.comparing import error_pieces
-from torchport.comparing.figures import Figures, measure, merged
+from torchport.comparing.figures import Figures, measure, measure_sequence, merged
 from torchport.comparing.glance import glance
 from torchport.errors import OptionError
 from torchport.proving.metrics import check_output
@@ -162,6 +162,27 @@ def test_classifiers_are_compared_by_what_they_decide() -> None:
     assert measure("logits", a, np.zeros_like(a)).top1 == 0.25  # a constant agrees by chance only
     assert measure("x", a.reshape(2, 2, 10), b.reshape(2, 2, 10)).top1 is None
     assert measure("x", a.astype(int), a.astype(int)).top1 is None
+
+
+def test_rows_with_nan_in_the_same_places_decide_the_same() -> None:
+    a = np.eye(3, 4, dtype=F32)
+    a[1, 2] = np.nan
+    assert measure("logits", a, a.copy()).top1 == 1.0
+    b = a.copy()
+    b[1, 2], b[1, 3] = 0, np.nan
+    assert measure("logits", a, b).top1 == pytest.approx(2 / 3)
+
+
+def test_a_sequence_is_as_good_as_its_worst_item() -> None:
+    good, bad = measure("s[0]", f32(1, 2), f32(1, 2)), measure("s[1]", f32(1, 2), f32(1, 3))
+    found = measure_sequence("s", [good, bad], (2, 2))
+    assert (found.name, found.ok, found.count, found.max_abs) == ("s", False, 4, 1.0)
+    assert found.problem == "item 1: 1 of 2 numbers differ; first at [1]: 3.0, expected 2.0"
+    assert measure_sequence("s", [good], (1, 1)).problem == ""
+    assert measure_sequence("s", [good], (1, 2)).problem == "2 tensors instead of one tensor"
+    assert measure_sequence("s", [], (1, 0)).problem == "no tensors instead of one tensor"
+    nothing = measure_sequence("s", [], (0, 0))
+    assert (nothing.ok, nothing.count, nothing.max_abs) == (True, 0, 0.0)
 
 
 def test_percentiles_are_exact_also_when_counted_digit_by_digit(monkeypatch: pytest.MonkeyPatch) -> None:

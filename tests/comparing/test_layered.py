@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -73,6 +74,24 @@ def test_slices_say_how_far_they_are(layered: Layered) -> None:
     said: list[str] = []
     count = len(list(Slices(layered, FEEDS, 1, said.append)))
     assert said[-1] == f"comparing {count} layers, slice {count} of {count}"
+
+
+@pytest.mark.parametrize("engine", ["onnxruntime", "reference"])
+def test_a_sequence_inside_a_model_is_none_of_its_tensors(engine: str) -> None:
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n, shape in (("x", [2, 3]), ("y", [1, 1])))
+    nodes = [
+        helper.make_node("Neg", ["x"], ["n"]),
+        helper.make_node("SequenceConstruct", ["x", "n"], ["s"]),
+        helper.make_node("ConcatFromSequence", ["s"], ["c"], axis=0),
+        helper.make_node("ReduceSum", ["c"], ["y"]),
+    ]
+    kind = helper.make_sequence_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, None))
+    graph = helper.make_graph(nodes, "g", [x], [y], value_info=[helper.make_value_info("s", kind)])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    layered = Layered(ir.from_proto(model), engine)
+    assert list(layered.values) == ["n", "c", "y"]
+    (arrays,) = Slices(layered, {"x": np.ones((2, 3), np.float32)}, 1 << 20)
+    assert arrays["c"].shape == (4, 3)
 
 
 def test_what_an_engine_raises_is_reported_as_the_engines() -> None:

@@ -15,10 +15,12 @@ import pytest
 import torch
 from click.testing import CliRunner
 from torch import nn
+from torch.utils._pytree import tree_map_only
 
 from torchport.cli.record import command
 from torchport.comparing.recording import record, record_program
 from torchport.comparing.samples import Sample, read_samples
+from torchport.comparing.saved_calls import rebuilt
 from torchport.errors import InputError, OptionError, SaveError, SourceError
 
 
@@ -49,8 +51,40 @@ def test_each_call_is_saved_with_the_names_an_export_gives(tmp_path: Path) -> No
     np.testing.assert_array_equal(one.outputs["y"], first["y"].detach().numpy())
     assert one.outputs["n"] == 3
     assert one.arguments == {"scale": 2.0, "mode": "b"}
+    assert one.given["batch"] == {"dict": [["shift", {"list": [{"tensor": "batch.shift.0"}]}]]}
     assert list(two.arrays) == ["x"]
     assert two.arrays["x"].shape == (1, 3)
+
+
+def test_the_arguments_of_a_saved_call_come_back_as_they_were(tmp_path: Path) -> None:
+    class Taking(nn.Module):
+        def forward(self, x: Any, /, y: Any, *more: Any, key: Any = None, **others: Any) -> Any:
+            return x
+
+    model, t = Taking(), torch.arange(2.0)
+    args, kwargs = (t, None, (t + 1, [2, True]), "text"), {"key": {"a": t + 2, 3: {}}, "other": 0.5}
+    with record(model, tmp_path):
+        model(*args, **kwargs)
+    (sample,) = samples(tmp_path)
+    again, before = (
+        tree_map_only(torch.Tensor, torch.Tensor.tolist, c) for c in (rebuilt(model, sample), (args, kwargs))
+    )
+    assert list(sample.arrays) == ["x", "more.0.0", "key.a"]
+    assert again == before
+
+
+def test_what_was_not_saved_of_a_call_is_told_when_it_is_needed(tmp_path: Path) -> None:
+    class First(nn.Module):
+        def forward(self, a: Any, b: Any = None) -> Any:
+            return a
+
+    model = First()
+    with record(model, tmp_path):
+        model(torch.ones(2), torch.eye(2).to_sparse())
+        model(torch.ones(2), [torch.float32])
+    for sample, told in zip(samples(tmp_path), ("'b' has no numbers", "of a dtype only the tensors were"), strict=True):
+        with pytest.raises(InputError, match=f"the argument 'b' cannot be given again: {told}"):
+            rebuilt(model, sample)
 
 
 def test_the_model_is_as_before_afterwards_and_its_answers_are_the_same(tmp_path: Path) -> None:

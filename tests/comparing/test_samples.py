@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from torchport.comparing.samples import ARGUMENTS, OUTPUT, Sample, fit_inputs, read_samples, save_sample
+from torchport.comparing.samples import ARGUMENTS, OUTPUT, Sample, fit_inputs, read_samples, save_call, save_sample
 from torchport.errors import InputError, SaveError
 from torchport.records import TensorInfo
 
@@ -219,3 +219,15 @@ def test_complex_numbers_and_bare_bytes_become_what_the_model_takes(tmp_path: Pa
     np.savez(tmp_path / "s.npz", h=X.astype(ml_dtypes.bfloat16))  # numpy forgets the dtype
     half = fit_inputs(only(tmp_path / "s.npz"), [TensorInfo("h", "bfloat16", (2, 3))])["h"]
     np.testing.assert_array_equal(half, X)
+
+
+def test_a_recorded_sample_is_saved_with_all_that_was_recorded(tmp_path: Path) -> None:
+    bits = X.astype(ml_dtypes.bfloat16)
+    before = Sample("s.npz", {"x": X}, {"y": bits}, {"scale": 2.0}, {"x": {"tensor": "x"}, "scale": {"value": 2.0}})
+    save_call(tmp_path / "s.npz", before)
+    after = only(tmp_path / "s.npz")
+    assert (after.name, after.arguments, after.given) == (before.name, before.arguments, before.given)
+    np.testing.assert_array_equal(after.arrays["x"], X)
+    assert after.outputs["y"].dtype == bits.dtype
+    save_call(tmp_path / "plain.npz", Sample("plain.npz", {"x": X}))
+    assert np.load(tmp_path / "plain.npz").files == ["x"]

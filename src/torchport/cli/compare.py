@@ -61,7 +61,9 @@ def command(
     torchport compare model.onnx --engines onnxruntime,reference --layers
     """
     chosen = tuple(e for e in (engines or "onnxruntime").split(",") if e)
-    pairs = dict(_pair(text) for text in outputs)
+    if inputs and data is not None:
+        raise click.UsageError("give --input or --data, not both")
+    pairs = _pairs(outputs)
     budget = _bytes(memory)
     with progress(quiet or as_json) as say:
         say("loading")
@@ -116,6 +118,14 @@ def _inputs(given: list[_Given], texts: tuple[str, ...], seed: int) -> Any:
     if args and kwargs:
         raise click.UsageError("give all inputs by name, or none")
     return kwargs or args or None
+
+
+def _pairs(texts: tuple[str, ...]) -> dict[str, str]:
+    pairs = dict(_pair(text) for text in texts)
+    twice = [one for one in pairs if sum(text.startswith(f"{one}=") for text in texts) > 1]
+    if twice:
+        raise click.BadParameter(f"output '{twice[0]}' is given twice", param_hint="--map")
+    return pairs
 
 
 def _pair(text: str) -> tuple[str, str]:

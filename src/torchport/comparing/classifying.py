@@ -14,9 +14,9 @@ Array = np.ndarray[Any, Any]
 def top_places(reference: Array, candidate: Array) -> dict[str, Any]:
     """``top1`` and ``top5``, the shares of rows with the same decision; nothing if the tensors are no 2-D floats.
 
-    A row with NaN decides nothing, and so differs; if every row of the reference has NaN, nothing is told. Of equal
-    numbers the first one counts, on both sides: a candidate that gives the same number everywhere must not agree with
-    everything.
+    A row with NaN decides nothing: it is the same only as a row with NaN in the same places; if every row of the
+    reference has NaN, nothing is told. Of equal numbers the first one counts, on both sides: a candidate that gives the
+    same number everywhere must not agree with everything.
 
     Example:
         >>> top_places(np.float32([[1, 3, 2]]), np.float32([[0, 9, 1]]))
@@ -48,4 +48,6 @@ def _ranks(reference: Array, candidate: Array) -> Array:
     value = np.take_along_axis(b, best[:, None], axis=1)
     earlier = np.arange(b.shape[1])[None, :] < best[:, None]
     ranks = ((b > value) | ((b == value) & earlier)).sum(axis=1)
-    return np.where(np.isnan(a).any(axis=1) | np.isnan(b).any(axis=1), b.shape[1], ranks)
+    nan_a, nan_b = np.isnan(a), np.isnan(b)
+    undecided = np.where((nan_a == nan_b).all(axis=1), 0, b.shape[1])
+    return np.where(nan_a.any(axis=1) | nan_b.any(axis=1), undecided, ranks)

@@ -73,7 +73,9 @@ class Divergence:
     def text(self, heading: str = "first divergence") -> str:
         lines = [f"{heading}: node '{self.node}' ({self.operator})"]
         if len(self.suspects) > 1:
-            lines.append(f"  or one of the {len(self.suspects) - 1} after it: {_some(self.suspects[1:])}")
+            rest = self.suspects[1:]
+            told = f"one of the {len(rest)} after it: {_some(rest)}"
+            lines.append(_filled("  or " + (told if len(rest) > 1 else f"the one after it: '{rest[0]}'")))
         lines.append(f"  module  {self.origin.module or '(the model itself)'}")
         lines.append(f"  python  {self.origin.source or 'unknown'}")
         lines.append(f"  torch   {self.origin.operator or 'unknown'}")
@@ -146,11 +148,13 @@ class Comparison:
         lines += [_bullet(str(f)) for f in self.findings]
         if self.worst:
             lines.append(f"worst sample: {self.worst}")
-        return "\n".join([*lines, self.verdict()])
+        return "\n".join([*lines, _filled(self.verdict(), "  ")])
 
     def verdict(self) -> str:
         if self.error:
             return f"NOT compared: {self.error}"
+        if not self.outputs:
+            return "NOT compared: there is no output"
         wrong = [f for f in self.outputs if not f.ok]
         if wrong:
             return f"DIFFERENT: {len(wrong)} of {len(self.outputs)} outputs differ"
@@ -195,10 +199,11 @@ def _module_lines(modules: Mapping[str, float]) -> list[str]:
 def _precision_lines(precision: Precision) -> list[str]:
     if precision.before.ok:
         return ["precision: no layer needs more"]
+    reasons = [_filled(f"    {name}: {why}") for name, why in list(precision.unjudged.items())[:_MOST]]
     if not precision.enough and not precision.ranking:
-        return ["precision: no layer was found that could be kept in float32"]
+        return ["precision: no layer was found that could be kept in float32", *reasons]
     if not precision.enough:
-        return [f"precision: not enough even with {len(precision.ranking)} layers in float32"]
+        return [f"precision: not enough even with {len(precision.ranking)} layers in float32", *reasons]
     count = len(precision.layers)
     lines = [f"precision: within the tolerance with {count} {'layer' if count == 1 else 'layers'} in float32"]
     return lines + [f"    {layer.name}: {_some(layer.nodes)}" for layer in precision.layers]
@@ -228,8 +233,8 @@ def _some(names: tuple[str, ...]) -> str:
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
-def _filled(text: str) -> str:
-    return textwrap.fill(text, 80, subsequent_indent="       ", break_long_words=False, break_on_hyphens=False)
+def _filled(text: str, indent: str = "       ") -> str:
+    return textwrap.fill(text, 80, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def _bullet(text: str) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from torchport.comparing.samples import save_sample
-from torchport.errors import SaveError
+from torchport.errors import InputError, SaveError
 from torchport.graph import files
 from torchport.graph.cutting import cut
 from torchport.graph.values import used_by
@@ -45,11 +45,23 @@ def make_folder(folder: str | os.PathLike[str]) -> None:
 def save_node(
     model: ir.Model, node: ir.Node, folder: Path, inputs: Mapping[str, Array], expected: Mapping[str, Array]
 ) -> tuple[str, str]:
-    """Write `node.onnx` and `node.npz`: the node alone, what it gets, and under ``expected.`` what it should give."""
+    """Write `node.onnx` and `node.npz`: the node alone, what it gets, and under ``expected.`` what it should give.
+
+    Raises:
+        SaveError: they cannot be written, or the node does not make a model of its own.
+    """
     make_folder(folder)
-    part = cut(model, inputs_of(node), [str(v.name) for v in node.outputs if v.name])
+    part = _alone(model, node)
     name = "".join(c if c.isalnum() or c in "-_." else "_" for c in str(node.name)) or "node"
     target, data = folder / f"{name}.onnx", folder / f"{name}.npz"
-    files.save(part, target)
+    known = all(v.shape is not None for v in (*part.graph.inputs, *part.graph.outputs))
+    files.save(part, target, check=known)  # what a loop gives may have no shape: engines run that, the checker refuses
     save_sample(data, {**inputs, **{f"expected.{k}": v for k, v in expected.items()}})
     return str(target), str(data)
+
+
+def _alone(model: ir.Model, node: ir.Node) -> ir.Model:
+    try:
+        return cut(model, inputs_of(node), [str(v.name) for v in node.outputs if v.name])
+    except InputError as error:
+        raise SaveError(f"node '{node.name}' cannot be saved alone: {error.what}") from error

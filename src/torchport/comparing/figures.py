@@ -137,6 +137,31 @@ def measure(
     )
 
 
+def measure_sequence(name: str, items: Sequence[Figures], lengths: tuple[int, int]) -> Figures:
+    """A sequence of tensors as one: the worst of its items.
+
+    Args:
+        items: the figures of each item.
+        lengths: how many tensors there are in the reference and in the candidate.
+
+    Example:
+        >>> measure_sequence("s", [measure("s[0]", a, b)], (1, 1)).problem
+        'item 0: 1 of 2 numbers differ; first at [1]: 2.1, expected 2.0'
+    """
+    expected, found = lengths
+    if expected != found:
+        return Figures(name, (), "sequence", 0, problem=f"{_tensors(found)} instead of {_tensors(expected)}")
+    if not items:
+        nothing = dict.fromkeys(("max_abs", "mean_abs", "p99_abs", "max_rel", "mean_rel", "p99_rel"), 0.0)
+        return Figures(name, (), "sequence", 0, ok=True, sqnr=math.inf, mismatched=0.0, **nothing)  # type: ignore[arg-type]
+    wrong = [f"item {number}: {f.problem}" for number, f in enumerate(items) if not f.ok]
+    return dataclasses.replace(merged(items), name=name, problem=wrong[0] if wrong else "")
+
+
+def _tensors(count: int) -> str:
+    return "one tensor" if count == 1 else f"{count or 'no'} tensors"
+
+
 def _limit(dtype: str, given: Tolerance | None) -> Tolerance:
     """Integers are exact, int4 and other lent ones too, which look like floats to numpy."""
     return default_tolerance(dtype) if given is None or dtype.startswith(("int", "uint")) else given

@@ -56,7 +56,7 @@ class Layered:
     Attributes:
         given: the model as it was.
         model: the model, with these outputs.
-        values: tensors that nodes of the main graph compute, by name, in order of execution.
+        values: tensors that nodes of the main graph compute, by name, in order of execution; no sequences of them.
     """
 
     def __init__(
@@ -74,13 +74,13 @@ class Layered:
         self.libraries = libraries
         with faults_of(engine):
             self.session = open_session(self.model, engine, libraries=libraries)
-        shown = {o.name for o in self.session.outputs}
+        shown = {o.name for o in self.session.outputs if "(" not in o.dtype}  # not seq(tensor(float)) and the like
         self.values = {
             str(v.name): v
             for n in self.model.graph
             if n.op_type != "Constant"
             for v in n.outputs
-            if v.name and v.name in shown
+            if v.name and v.name in shown and (v.type is None or isinstance(v.type, ir.TensorType))
         }
 
     def __enter__(self) -> Layered:

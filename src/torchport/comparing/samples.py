@@ -1,8 +1,8 @@
 """Samples: the inputs of one call, from files or from memory, read one at a time.
 
 A sample is an ``.npz`` whose names are the model's inputs, or an ``.npy`` for a model of one input. What `recording`
-saves is such an ``.npz`` that also holds what the model gave and which arguments were no tensors; those are kept apart
-from the inputs by names no input has.
+saves is such an ``.npz`` that also holds what the model gave, which arguments were no tensors, and which containers the
+tensors were in; those are kept apart from the inputs by names no input has.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ Array = np.ndarray[Any, Any]
 
 OUTPUT = "__output__."  # before the names of a recorded call's outputs
 ARGUMENTS = "__arguments__"  # JSON: a recorded call's arguments that are no tensors
+GIVEN = "__given__"  # JSON: how each argument of a recorded call was given, containers and all
 DTYPES = "__dtypes__"  # JSON: the dtypes numpy's files have no word for, such as bfloat16
 _SUFFIXES = (".npz", ".npy")
 _NO_NAME = re.compile(r"(?:arr|arg|x|input|inputs)[_.]?(\d+)")  # what tools call an array that was given no name
@@ -45,6 +46,7 @@ class Sample:
         arrays: the inputs by name; ``arr_0``, ``arr_1`` where they have none.
         outputs: what the model gave, if the sample was recorded.
         arguments: arguments that are no tensors, if it was recorded.
+        given: how each argument was given, if it was recorded; `saved_calls.rebuilt` makes it again.
         call: how a PyTorch model is called with it, positional and by name, where containers hold some of its inputs.
     """
 
@@ -52,6 +54,7 @@ class Sample:
     arrays: Mapping[str, Array]
     outputs: Mapping[str, Array] = dataclasses.field(default_factory=dict)
     arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    given: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     call: tuple[tuple[Any, ...], dict[str, Any]] | None = None
 
 
@@ -129,9 +132,10 @@ def _sorted_out(name: str, arrays: dict[str, Array]) -> Sample:
     """Inputs, outputs and notes apart."""
     unsaid = json.loads(str(arrays.pop(DTYPES))) if DTYPES in arrays else {}
     arguments = json.loads(str(arrays.pop(ARGUMENTS))) if ARGUMENTS in arrays else {}
+    given = json.loads(str(arrays.pop(GIVEN))) if GIVEN in arrays else {}
     arrays = {key: array.view(_lent(unsaid[key])) if key in unsaid else array for key, array in arrays.items()}
     outputs = {key.removeprefix(OUTPUT): array for key, array in arrays.items() if key.startswith(OUTPUT)}
-    return Sample(name, {key: a for key, a in arrays.items() if not key.startswith(OUTPUT)}, outputs, arguments)
+    return Sample(name, {key: a for key, a in arrays.items() if not key.startswith(OUTPUT)}, outputs, arguments, given)
 
 
 def _lent(name: str) -> np.dtype[Any]:
@@ -176,6 +180,11 @@ def _array(sample: str, key: str, value: Any) -> Array:
     return array
 
 
+def is_unnamed(name: str) -> bool:
+    """Whether it is what tools call an array that was given no name: ``arr_0``, ``x0``."""
+    return _NO_NAME.fullmatch(name) is not None
+
+
 def save_arrays(path: str | os.PathLike[str], arrays: Mapping[str, Array]) -> None:
     """Write an .npz. `numpy.savez` takes names as keywords, of which it has some of its own: `file`, for one."""
     with zipfile.ZipFile(path, "w") as archive:
@@ -202,6 +211,18 @@ def save_sample(path: str | os.PathLike[str], arrays: Mapping[str, Array]) -> No
             os.replace(part, target)
     except OSError as error:
         raise SaveError(f"'{path}' cannot be written: {error.strerror or error}") from error
+
+
+def save_call(path: str | os.PathLike[str], sample: Sample) -> None:
+    """Write a sample with all that was recorded beside its arrays, so that it comes back as it was.
+
+    Raises:
+        SaveError: it cannot be written.
+    """
+    notes = {ARGUMENTS: sample.arguments, GIVEN: sample.given}
+    outputs = {OUTPUT + name: array for name, array in sample.outputs.items()}
+    told = {key: np.array(json.dumps(note)) for key, note in notes.items() if note}
+    save_sample(path, {**sample.arrays, **outputs, **told})
 
 
 def _saved(arrays: Mapping[str, Array]) -> dict[str, Array]:
@@ -251,7 +272,7 @@ def fit_inputs(sample: Sample, infos: Sequence[TensorInfo]) -> dict[str, Array]:
 
 def _by_name(sample: Sample, infos: Sequence[TensorInfo]) -> Mapping[str, Array]:
     names = [info.name for info in infos]
-    if not set(names) & set(sample.arrays) and all(_NO_NAME.fullmatch(n) for n in sample.arrays):
+    if not set(names) & set(sample.arrays) and all(map(is_unnamed, sample.arrays)):
         return _by_position(sample, infos)
     extra = [n for n in sample.arrays if n not in names]
     missing = [n for n in names if n not in sample.arrays]

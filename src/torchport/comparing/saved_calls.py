@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import json
+import inspect
 import os
 import threading
+from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchport.capture.structure import Call, output_tensors, take_apart
-from torchport.comparing.samples import ARGUMENTS, OUTPUT, save_sample
+from torchport.capture.structure import Call, join, output_tensors, signature_of, take_apart
+from torchport.comparing.samples import OUTPUT, Sample, save_call
 from torchport.errors import InputError, OptionError, SaveError
-from torchport.tensors import to_numpy
+from torchport.tensors import to_numpy, to_torch
 
 Array = np.ndarray[Any, Any]
 
@@ -31,6 +32,7 @@ class Begun:
     number: int
     arrays: Mapping[str, Array]
     arguments: Mapping[str, Any]
+    given: Mapping[str, Any]
 
 
 class SavedCalls:
@@ -70,13 +72,13 @@ class SavedCalls:
             return None
         if self._is_full():
             return None
-        names, tensors, arguments = _taken_apart(unwrapped(module), args, kwargs)
+        names, tensors, arguments, given = _taken_apart(unwrapped(module), args, kwargs)
         arrays, unsaved = _arrays(names, tensors)
         if tensors and not arrays:  # under vmap or grad: no tensor has numbers of its own
             return None
         number = self._next()
         copies = {name: array.copy() for name, array in arrays.items()}
-        return Begun(number, copies, arguments | unsaved) if number else None
+        return Begun(number, copies, arguments | unsaved, given) if number else None
 
     def _is_full(self) -> bool:
         return self.limit is not None and self._begun >= self.limit
@@ -94,10 +96,10 @@ class SavedCalls:
         if begun is None:
             return
         names, tensors = output_tensors(answer)
-        outputs, unsaved = _arrays([OUTPUT + name for name in names], tensors)
-        entries = {**begun.arrays, **outputs, ARGUMENTS: np.array(json.dumps({**begun.arguments, **unsaved}))}
+        outputs, unsaved = _arrays(names, tensors)
+        notes = {**begun.arguments, **{OUTPUT + name: note for name, note in unsaved.items()}}
         path = self.folder / f"call_{begun.number:05}.npz"
-        save_sample(path, entries)
+        save_call(path, Sample(path.name, begun.arrays, outputs, notes, begun.given))
         with self._lock:
             self.paths.append(path)
 
@@ -135,15 +137,80 @@ def _made(folder: Path) -> Path:
 
 def _taken_apart(
     target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[list[str], list[torch.Tensor], dict[str, Any]]:
-    """The tensors by the names `torchport export` gives them, and the other arguments."""
+) -> tuple[list[str], list[torch.Tensor], dict[str, Any], dict[str, Any]]:
+    """The tensors by the names `torchport export` gives them, the other arguments, and how all of it was given."""
     try:
         call = Call(target, args, kwargs)
     except InputError:  # the model refuses these arguments or has no signature; the former it says better itself
         tensors: list[torch.Tensor] = []
         take_apart((*args, *kwargs.values()), "", tensors)
-        return [f"arr_{i}" for i in range(len(tensors))], tensors, {}
-    return call.names, call.tensors, {fixed.name: _noted(fixed.value) for fixed in call.fixed}
+        return [f"arr_{i}" for i in range(len(tensors))], tensors, {}, {}
+    return call.names, call.tensors, noted(call), described(target, args, kwargs)
+
+
+def noted(call: Call) -> dict[str, Any]:
+    """The arguments of a call that are no tensors, for people to read."""
+    return {fixed.name: _noted(fixed.value) for fixed in call.fixed}
+
+
+def described(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """How each argument is given, by parameter, in words that JSON has: `rebuilt` makes the arguments again.
+
+    Example:
+        >>> described(net, (x, [state, 2]), {})
+        {'x': {'tensor': 'x'}, 'states': {'list': [{'tensor': 'states.0'}, {'value': 2}]}}
+    """
+    signature = signature_of(target)
+    spread = [p.name for p in signature.parameters.values() if p.kind is inspect.Parameter.VAR_KEYWORD]
+    bound = signature.bind(*args, **kwargs).arguments
+    return {name: _described(value, "" if name in spread else name) for name, value in bound.items()}
+
+
+def _described(value: Any, name: str) -> dict[str, Any]:
+    if isinstance(value, torch.Tensor):
+        return {"tensor": name}
+    if type(value) in (dict, OrderedDict) and all(type(key) in (str, int) for key in value):
+        return {"dict": [[key, _described(child, join(name, key))] for key, child in value.items()]}
+    if type(value) in (list, tuple, torch.Size):
+        kind = "list" if isinstance(value, list) else "tuple"
+        return {kind: [_described(child, join(name, i)) for i, child in enumerate(value)]}
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return {"value": value}
+    return {"unsaved": type(value).__name__}
+
+
+def rebuilt(target: Any, sample: Sample) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a recorded call, positional and by name.
+
+    Raises:
+        InputError: one of them is an object of which only the tensors were saved.
+
+    Example:
+        >>> args, kwargs = rebuilt(net, sample)
+        >>> net(*args, **kwargs)
+    """
+    arguments = OrderedDict((name, _rebuilt(told, name, sample)) for name, told in sample.given.items())
+    bound = inspect.BoundArguments(signature_of(target), arguments)
+    return bound.args, bound.kwargs
+
+
+def _rebuilt(told: Mapping[str, Any], argument: str, sample: Sample) -> Any:
+    ((kind, what),) = told.items()
+    if kind == "value":
+        return what
+    if kind == "tensor" and what in sample.arrays:
+        return to_torch(np.asarray(sample.arrays[what]))
+    if kind == "dict":
+        return {key: _rebuilt(child, argument, sample) for key, child in what}
+    if kind in ("list", "tuple"):
+        items = [_rebuilt(child, argument, sample) for child in what]
+        return items if kind == "list" else tuple(items)
+    lost = f"'{what}' has no numbers" if kind == "tensor" else f"of a {what} only the tensors were"
+    raise InputError(
+        f"the argument '{argument}' cannot be given again: {lost} in the recording",
+        where=sample.name,
+        next_step="compare with what was recorded (the .npz as the first side), or give inputs= from Python",
+    )
 
 
 def _noted(value: Any) -> Any:

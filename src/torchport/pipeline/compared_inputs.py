@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import itertools
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from torchport.capture import models
-from torchport.capture.structure import signature_of
+from torchport.capture.structure import put_together, signature_of
 from torchport.comparing.input_hints import same_inputs
-from torchport.comparing.samples import Sample, read_samples
+from torchport.comparing.samples import OUTPUT, Sample, is_unnamed, read_samples
+from torchport.comparing.saved_calls import described, noted
 from torchport.errors import InputError
 from torchport.pipeline.compared_sides import OnnxSide, SavedSide, Side, is_onnx, is_saved
 from torchport.pipeline.same_meaning import made_up
@@ -56,8 +59,11 @@ def _taken_apart(sources: tuple[Any, Any], inputs: Any) -> Sample:
         raise InputError("ONNX models take arrays only", next_step="give each input by the name it has there")
     args, kwargs = ((), dict(inputs)) if isinstance(inputs, Mapping) else (tuple(inputs), {})
     call = models.call(models.subject(called[0]), args, kwargs)
+    values = {name: put_together(node, call.tensors) for name, node in call.arguments.items()}
+    bound = inspect.BoundArguments(signature_of(call.target), OrderedDict(values))
     arrays = {name: to_numpy(tensor) for name, tensor in zip(call.names, call.tensors, strict=True)}
-    return Sample("sample 0", arrays, call=(args, kwargs))
+    given = described(call.target, bound.args, bound.kwargs)
+    return Sample("sample 0", arrays, arguments=noted(call), given=given, call=(bound.args, bound.kwargs))
 
 
 def _wanted(sources: tuple[Any, Any], opened: Mapping[int, OnnxSide]) -> tuple[list[str], list[str]]:
@@ -73,34 +79,68 @@ def _wanted(sources: tuple[Any, Any], opened: Mapping[int, OnnxSide]) -> tuple[l
 def _saved_inputs(side: SavedSide, wanted: tuple[list[str], list[str]]) -> Sample:
     needed, known = wanted
     arrays = side.sample.arrays
-    missing = [n for n in needed if n not in arrays]
+    missing = [n for n in needed if n not in arrays and n not in side.sample.given]
     if missing:
         raise InputError(
             f"'{side.label}' does not hold the input '{missing[0]}' its tensors were made from",
             where=f"it holds: {', '.join([*arrays, *side.sample.outputs]) or 'nothing'}",
             next_step="give the inputs with --input or --data, or save them in the same file",
         )
+    if side.is_recorded:  # all its arrays are inputs, those in containers too
+        return dataclasses.replace(side.sample, outputs={})
     return Sample(side.sample.name, {n: arrays[n] for n in known if n in arrays}, arguments=side.sample.arguments)
 
 
 def unused_inputs(sample: Sample, sides: tuple[Side, Side]) -> list[Finding]:
-    """Inputs that only one side takes.
+    """Inputs that only one side takes, or that a side takes by another name.
 
     Raises:
         InputError: neither side takes one.
     """
     takers = {n: [s for s in sides if n in s.inputs] for n in sample.arrays}
     asked = [s for s in sides if s.inputs]
+    in_order = [s for s in asked if not set(s.inputs) & set(sample.arrays)]  # what it takes has other names
+    told = [Finding(f"{s.label} takes the inputs in order, as {', '.join(s.inputs)}") for s in in_order]
     if not any(takers.values()):
-        return []  # they have no names of their own, and go in order
-    for name, found in takers.items():
-        if not found and not any(isinstance(s, SavedSide) and name in s.tensors for s in sides):
+        return [] if all(map(is_unnamed, sample.arrays)) else told
+    saved = [s for s in sides if isinstance(s, SavedSide)]
+    for name in [n for n, found in takers.items() if not found]:
+        if not any(name in s.tensors for s in saved):
             known = ", ".join(dict.fromkeys(n for s in asked for n in s.inputs))
             raise InputError(f"there is no input '{name}'", where=f"the models take: {known}")
-    in_order = [s for s in asked if not set(s.inputs) & set(sample.arrays)]  # what it takes has other names
+        if any(s.is_recorded for s in saved):
+            told.append(Finding(f"input '{name}' of the recorded call is not taken by {asked[0].label}"))
     alone = {n: found[0].label for n, found in takers.items() if len(found) == 1 < len(asked) - len(in_order)}
-    told = [Finding(f"{s.label} takes the inputs in order, as {', '.join(s.inputs)}") for s in in_order]
     return told + [Finding(f"input '{n}' is taken by {label} only") for n, label in alone.items()]
+
+
+def other_arguments(sample: Sample, first: Sample, sides: tuple[Side, Side]) -> list[Finding]:
+    """That a call has other arguments than the first, where an ONNX model has one value for all."""
+    names = [n for n in {**first.arguments, **sample.arguments} if not n.startswith(OUTPUT)]
+    if not any(isinstance(s, OnnxSide) for s in sides):
+        return []
+    return [
+        Finding(f"argument '{name}' is not the same in all calls: in an ONNX model, what is no tensor has one value")
+        for name in names
+        if first.arguments.get(name) != sample.arguments.get(name)
+    ]
+
+
+class InputNotes:
+    """What is to be said of how samples are given, once each; it names the sample if that is not the first."""
+
+    def __init__(self, findings: list[Finding]) -> None:
+        self._findings = findings
+        self._told: set[str] = set()
+        self._first: Sample | None = None
+
+    def look(self, sample: Sample, sides: tuple[Side, Side]) -> None:
+        first = self._first = self._first or sample
+        for finding in [*unused_inputs(sample, sides), *other_arguments(sample, first, sides)]:
+            if finding.message not in self._told:
+                self._told.add(finding.message)
+                where = "" if sample is first else sample.name
+                self._findings.append(dataclasses.replace(finding, where=where))
 
 
 class SameInputs:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,13 +15,18 @@ import torch
 
 from torchport.capture import models
 from torchport.capture.blame import line_of_error
+from torchport.capture.reference import Reference
+from torchport.capture.state import preserved
+from torchport.capture.structure import signature_of
+from torchport.comparing.glance import glance
 from torchport.comparing.layered import faults_of, forget_weights
 from torchport.comparing.recorded import rounded
 from torchport.comparing.samples import Sample, read_samples
+from torchport.comparing.saved_calls import rebuilt
 from torchport.engines.base import open_session
-from torchport.errors import ForwardError, InputError, TorchportError
+from torchport.errors import ForwardError, InputError, RandomModelError, TorchportError
 from torchport.graph import files
-from torchport.pipeline.job import Job
+from torchport.pipeline.compared_samples import tensors_of
 from torchport.silence import silence
 from torchport.tensors import is_torch, to_torch
 
@@ -39,8 +45,8 @@ class Side(Protocol):
     label: str
     inputs: tuple[str, ...]
 
-    def ask(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """The outputs by name, in order."""
+    def ask(self, feeds: Mapping[str, Array]) -> Mapping[str, Any]:
+        """The outputs by name, in order: arrays, or lists of them."""
         ...
 
 
@@ -84,6 +90,14 @@ class OnnxSide:
         if self._is_own:
             forget_weights(self.model)
 
+    def without(self, outputs: Collection[str]) -> OnnxSide:
+        """The same with fewer outputs: what nobody compares is a tensor inside like any other."""
+        other = copy.copy(self)
+        other.model, other._is_own = self.model.clone(), True
+        kept = [v for v in other.model.graph.outputs if v.name not in outputs]
+        other.model.graph.outputs[:] = kept
+        return other
+
     @property
     def may_be_random(self) -> bool:
         """Whether there are nodes that draw numbers, or of which nobody knows."""
@@ -95,10 +109,12 @@ class OnnxSide:
         """Whether there are nodes that draw numbers; two sessions may draw the same ones the first time."""
         return any(n.op_type in _RANDOM for n in ir.traversal.RecursiveGraphIterator(self.model.graph))
 
-    def ask(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+    def ask(self, feeds: Mapping[str, Array]) -> dict[str, Any]:
         given = self.fit(feeds)
         with faults_of(self.engine):
-            return self.session.run(given)
+            answers = self.session.run(given)
+        sequences = {v.name for v in self.model.graph.outputs if isinstance(v.type, ir.SequenceType)}
+        return {n: list(a) if n in sequences else a for n, a in answers.items()}  # engines may give them stacked
 
     def fit(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """The inputs by this model's names; floats of another width in its own: a float16 model beside its original."""
@@ -108,35 +124,41 @@ class OnnxSide:
 
 
 class TorchSide:
-    """A PyTorch model in eval mode, left as it was found."""
+    """A PyTorch model in eval mode, left as it was found; called as the sample is that it took last."""
 
     def __init__(self, model: Any, first: Sample, stack: contextlib.ExitStack) -> None:
-        subject = models.subject(model)
-        self.root = subject.target if isinstance(subject.target, torch.nn.Module) else None
-        self.label = f"PyTorch's {type(subject.target).__name__}"
-        args, kwargs = first.call or _arguments(subject, first)
-        self._given = model, args, kwargs
-        self._job = Job(model, args, kwargs)
-        stack.enter_context(self._job.opened())
-        self.inputs = tuple(self._job.call.names)
-        self.last: dict[str, Array] = {}  # what it answered when it was last asked
+        self._model, self._subject = model, models.subject(model)
+        target = self._subject.target
+        self.root = target if isinstance(target, torch.nn.Module) else None
+        self.label = f"PyTorch's {type(target).__name__}"
+        self._snapshot = stack.enter_context(preserved(target, "eval"))
+        self.take(first)
+
+    def take(self, sample: Sample) -> None:
+        """From now on, call the model with this sample's arguments: which tensors, in which containers, what else."""
+        self._given = sample.call or _arguments(self._subject, sample)
+        call = models.call(self._subject, *self._given)
+        models.check_devices(call)
+        self._reference = Reference(call, self._snapshot)
+        self.inputs = tuple(call.names)
+        self.last: dict[str, Array] | None = None  # what it answered when it was last asked
 
     def ask(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         arrays = list(fitted(feeds, self).values())
         with silence(), _forward_errors(self.label):
-            outputs = self._job.reference(arrays)
-        self.last = dict(zip(self._job.reference.output_names, outputs, strict=True))
+            outputs = self._reference(arrays)
+        self.last = dict(zip(self._reference.output_names, outputs, strict=True))
         return self.last
 
     def exported(self, like: OnnxSide) -> OnnxSide:
         """The model as ONNX, with the interface of another."""
         from torchport.pipeline.exporting import export
 
-        model, args, kwargs = self._given
+        args, kwargs = self._given
         pairs = zip(self.inputs, like.session.inputs, strict=False)
         free = {n: {i: d for i, d in enumerate(info.shape or ()) if isinstance(d, str)} for n, info in pairs}
         fresh = export(
-            model,
+            self._model,
             args,
             kwargs=kwargs,
             dynamic={n: axes for n, axes in free.items() if axes},
@@ -171,6 +193,11 @@ class SavedSide:
         self.label = str(path)
         self.inputs: tuple[str, ...] = ()
 
+    @property
+    def is_recorded(self) -> bool:
+        """Whether the file says which tensors went in and which came out."""
+        return bool(self.sample.outputs)
+
     def ask(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """What the file says the model gave, if it was recorded; else all tensors but the inputs."""
         return dict(self.sample.outputs) or {n: a for n, a in self.sample.arrays.items() if n not in feeds}
@@ -180,14 +207,36 @@ class SavedSide:
         return {**self.sample.arrays, **self.sample.outputs}
 
 
-def _arguments(subject: Any, first: Sample) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """By name where the PyTorch model has parameters of these names, else in order."""
-    from torchport.capture.structure import signature_of
-
-    tensors = {n: v if is_torch(v) or not isinstance(v, np.ndarray) else to_torch(v) for n, v in first.arrays.items()}
+def _arguments(subject: Any, sample: Sample) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """As recorded; else by name where the PyTorch model has parameters of these names, else in order."""
     known = signature_of(subject.target).parameters
-    others = {n: v for n, v in first.arguments.items() if n in known}
-    return ((), {**tensors, **others}) if set(tensors) <= set(known) else (tuple(tensors.values()), others)
+    if sample.given and set(sample.given) <= set(known):
+        return rebuilt(subject.target, sample)
+    tensors = {n: v if is_torch(v) or not isinstance(v, np.ndarray) else to_torch(v) for n, v in sample.arrays.items()}
+    others = {n: v for n, v in sample.arguments.items() if n.split(".")[0] in known}
+    if all(n.split(".")[0] in known for n in tensors):
+        return (), _nested({**tensors, **others})
+    return tuple(tensors.values()), _nested(others)
+
+
+def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments from the names an export gives what is in them: ``states.0`` is in a list, ``batch.mask`` in a dict."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        first, _, rest = name.partition(".")
+        if first in found and not (rest and isinstance(found[first], dict)):
+            raise InputError(f"'{first}' cannot be an input and hold another, '{first}.…'", next_step="rename one")
+        if rest:
+            found.setdefault(first, {})[rest] = value
+        else:
+            found[first] = value
+    inner = {name: _nested(value) if isinstance(value, dict) else value for name, value in found.items()}
+    return {n: _as_list(v) if isinstance(v, dict) else v for n, v in inner.items()}
+
+
+def _as_list(items: dict[str, Any]) -> Any:
+    numbered = list(items) == [str(i) for i in range(len(items))]
+    return list(items.values()) if numbered else items
 
 
 def fitted(feeds: Mapping[str, Array], side: Side) -> dict[str, Array]:
@@ -206,3 +255,34 @@ def fitted(feeds: Mapping[str, Array], side: Side) -> dict[str, Array]:
 def numbers(sample: Sample) -> dict[str, Array]:
     """A sample's inputs."""
     return {n: np.asarray(v) for n, v in sample.arrays.items()}
+
+
+def take(sides: tuple[Side, Side], sample: Sample) -> None:
+    for side in sides:
+        if isinstance(side, TorchSide):
+            side.take(sample)
+
+
+def check_repeatable(sides: tuple[Side, Side], sample: Sample, answers: Sequence[Mapping[str, Array]]) -> None:
+    for word, side, once in zip(("reference", "candidate"), sides, answers, strict=True):
+        if isinstance(side, OnnxSide) and not side.may_be_random:
+            continue
+        last = side.last if isinstance(side, TorchSide) else None
+        again = last if last is not None and last is not once else side.ask(numbers(sample))
+        if _moved(once, again):
+            again = side.ask(numbers(sample))  # watched, it may have taken another way than alone
+        moved = _moved(once, again)
+        if moved:
+            raise RandomModelError(
+                f"the {word} answers differently each time it is asked the same",
+                where=f"{side.label}, output '{moved[0]}'",
+                next_step="take random numbers as an input instead of drawing them inside",
+            )
+
+
+def _moved(once: Mapping[str, Any], again: Mapping[str, Any]) -> list[str]:
+    return [n for n in again if not _alike(tensors_of(n, once[n]), tensors_of(n, again[n]))]
+
+
+def _alike(once: list[Array], again: list[Array]) -> bool:
+    return len(once) == len(again) and all(glance(a, b).ok for a, b in zip(once, again, strict=True))

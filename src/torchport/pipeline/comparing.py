@@ -6,7 +6,8 @@ import contextlib
 import dataclasses
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +17,27 @@ import onnx_ir as ir
 from torchport.comparing.against_onnx import alike
 from torchport.comparing.comparison import Comparison
 from torchport.comparing.evidence import make_folder
-from torchport.comparing.figures import Figures, Metric, measure
-from torchport.comparing.glance import glance
+from torchport.comparing.figures import Figures, Metric, measure, measure_sequence
 from torchport.comparing.layered import BUDGET
 from torchport.comparing.precision import Precision, needs_precision
-from torchport.comparing.samples import Sample, save_sample
-from torchport.errors import EngineError, EngineMissingError, InputError, OptionError, RandomModelError
+from torchport.comparing.samples import Sample, save_call
+from torchport.engines import base
+from torchport.errors import EngineError, EngineMissingError, InputError, OptionError, SaveError
 from torchport.memory import uncollected
-from torchport.pipeline.compared_inputs import MADE_UP, SameInputs, given_samples, same_inputs_as, unused_inputs
+from torchport.pipeline.compared_inputs import MADE_UP, InputNotes, SameInputs, given_samples, same_inputs_as
 from torchport.pipeline.compared_layers import Found, find_layers
-from torchport.pipeline.compared_samples import Seen
-from torchport.pipeline.compared_sides import OnnxSide, SavedSide, Side, TorchSide, is_onnx, is_saved, numbers
+from torchport.pipeline.compared_samples import ARRAYS, Seen, on_sample, telling_nothing, tensors_of
+from torchport.pipeline.compared_sides import (
+    OnnxSide,
+    SavedSide,
+    Side,
+    TorchSide,
+    check_repeatable,
+    is_onnx,
+    is_saved,
+    numbers,
+    take,
+)
 from torchport.pipeline.job import Progress
 from torchport.proving.tolerances import DEFAULTS, Tolerance, tolerance
 from torchport.records import Finding
@@ -35,6 +46,7 @@ Array = np.ndarray[Any, Any]
 
 _QUANTIZED = Tolerance(0.1, 0.05)
 _HALVES = ("bfloat16", "float16")
+_ELSEWHERE = ("coreml", "ncnn", "openvino", "tensorrt", "tvm")  # engines that may come with other packages
 _QUANTIZING = {"QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul", "DequantizeLinear"}
 
 
@@ -88,8 +100,8 @@ def compare(
         layers: compare every tensor inside too, and find where the error is born; on the worst sample.
         isolate: with `layers`, also give each node the reference's inputs, so that errors do not add up.
         precision: for a float16 or int8 ONNX model `b` of the float `a`: which layers need more precision.
-        engines: what runs the ONNX models; for a PyTorch model or two ONNX models the first.
-        outputs: which output of `b` is which of `a`, where neither names nor order tell.
+        engines: what runs the ONNX models: one for two models; two or more without `b`.
+        outputs: which output of `b` is which of `a`, where neither names nor order tell; others are not compared.
         rtol: relative tolerance; by dtype if not given.
         atol: absolute tolerance, beside the largest number of a tensor.
         metrics: your own figures, each a function of two arrays.
@@ -107,6 +119,12 @@ def compare(
     """
     if (rtol is None) != (atol is None):
         raise OptionError("rtol and atol belong together", next_step="give both")
+    if inputs is not None and data is not None:
+        raise OptionError("inputs and data are both given", next_step="give one sample, or many")
+    if budget < 1:
+        raise OptionError(f"no tensor fits into {budget} bytes", next_step="give --memory 1GiB, or budget=1 << 30")
+    _check_outputs(outputs or {})
+    _check_engines(engines, alone=b is None)
     asked = Tolerance(rtol, atol) if rtol is not None and atol is not None else None
     common = _Asked(
         layers or isolate, isolate, precision, dict(outputs or {}), asked, dict(metrics or {}), budget, save, libraries
@@ -116,12 +134,37 @@ def compare(
         make_folder(save)
     if b is not None:
         return _Comparing((a, b), (engines[0], engines[0]), common, say).run(inputs, data, data_b)
-    if len(engines) < 2:
-        raise OptionError("there is one model and one engine: nothing to compare with", next_step="name two engines")
     if not is_onnx(a):
         raise OptionError("engines run ONNX models", next_step="give an ONNX model, or a second model to compare with")
     kept = list(data) if isinstance(data, Iterator) else data  # every engine gets all of it
     return {e: _in_engine(a, (engines[0], e), common, say, inputs, kept) for e in engines[1:]}
+
+
+def _check_outputs(outputs: Mapping[str, str]) -> None:
+    told = list(outputs.values())
+    twice = [name for name in told if told.count(name) > 1]
+    if twice:
+        raise OptionError(f"output '{twice[0]}' is given twice", next_step="each output has one partner")
+
+
+def _check_engines(names: Sequence[str], *, alone: bool) -> None:
+    """Whether these can be meant; one that is known but not installed here can."""
+    here = base.engines()
+    unknown = [n for n in names if n not in here and n not in _ELSEWHERE]
+    if unknown:
+        close = get_close_matches(unknown[0], [*here, *_ELSEWHERE], n=1)
+        raise EngineMissingError(
+            f"there is no engine '{unknown[0]}'",
+            next_step=f"did you mean '{close[0]}'?" if close else f"use one of: {', '.join(sorted(here))}",
+        )
+    if not names:
+        raise OptionError("no engine is named", next_step=f"use one of: {', '.join(sorted(here))}")
+    if alone and len(names) < 2:
+        raise OptionError("there is one model and one engine: nothing to compare with", next_step="name two engines")
+    if not alone and len(names) > 1:
+        raise OptionError(
+            f"there are two models and {len(names)} engines", next_step="name one engine, or give one model"
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,9 +218,8 @@ class _Comparing:
                 raise InputError("there is no sample to compare on", next_step="give inputs or a folder of .npz files")
             if first.name == MADE_UP:
                 self._findings.append(Finding(f"the inputs were {MADE_UP}: give real ones with --input or --data"))
-            with uncollected():
+            with uncollected(), on_sample(first):
                 sides = (self._side(0, opened, first), self._side(1, opened, first))
-            self._findings += unused_inputs(first, sides)
             return self._compare(sides, itertools.chain([first], samples), same_inputs_as(sides, data_b))
 
     def _open_onnx(self, number: int) -> OnnxSide:
@@ -194,21 +236,28 @@ class _Comparing:
     def _compare(self, sides: tuple[Side, Side], samples: Iterable[Sample], same: SameInputs) -> Comparison:
         limits = self._limits(sides)
         seen = Seen(keep=self._asked.precision)
-        answers: list[dict[str, Array]] = []  # to the worst sample
+        answers: list[Mapping[str, Any]] = []  # to the worst sample
+        notes = InputNotes(self._findings)
         for number, sample in enumerate(samples, start=1):
             self._say(f"comparing sample {number}")
             same.look(sample)
-            given = [self._asked_of(n, side, numbers(sample), sample) for n, side in enumerate(sides)]
-            seen.add(sample, self._outputs(given[0], given[1], limits))
+            with on_sample(sample):
+                take(sides, sample)
+                notes.look(sample, sides)
+                given = [self._asked_of(n, side, numbers(sample)) for n, side in enumerate(sides)]
+                seen.add(sample, self._outputs(given[0], given[1], limits))
             answers = given if seen.worst is sample else answers
         same.close()
         self._findings += same.findings
+        take(sides, seen.worst)
         agree = [f.name for f in seen.worst_figures if f.ok]
-        found = self._layers(sides, seen.worst, limits, agree) if self._asked.layers else Found()
+        left = self._left_out(sides, answers)
+        found = self._layers(sides, seen.worst, limits, agree, left) if self._asked.layers else Found()
         if len(agree) < len(seen.worst_figures) or any(isinstance(s, OnnxSide) and s.draws for s in sides):
-            _check_repeatable(sides, seen.worst, answers)
+            check_repeatable(sides, seen.worst, answers)
         outputs = seen.merged()
-        self._findings += _empty_words(answers[0])
+        self._findings += telling_nothing(answers[0], outputs)
+        precision = self._precision(sides, seen.samples, limits) if self._asked.precision else None
         return Comparison(
             (sides[0].label, sides[1].label),
             outputs,
@@ -217,7 +266,7 @@ class _Comparing:
             found.divergence,
             self._keep(seen.worst, all(f.ok for f in outputs)),
             (*self._findings, *found.findings),
-            precision=self._precision(sides, seen.samples, limits) if self._asked.precision else None,
+            precision=precision,
             other_inputs=same.others,
         )
 
@@ -231,25 +280,54 @@ class _Comparing:
             self._findings.append(Finding(f"a model that computes in {inside}: it is held to that"))
         return Limits(self._asked.tolerance, quantized, inside)
 
-    def _layers(self, sides: tuple[Side, Side], sample: Sample, limits: Limits, agree: list[str]) -> Found:
+    def _left_out(self, sides: tuple[Side, Side], answers: Sequence[Mapping[str, Any]]) -> list[str]:
+        """The candidate's outputs that were not compared; the findings tell, and those of the reference."""
+        pairs = self._matched(answers[0], answers[1])
+        compared = {one for one, _ in pairs}, {other for _, other in pairs}
+        left = [[n for n in given if n not in names] for given, names in zip(answers, compared, strict=True)]
+        told: dict[str, Finding] = {}
+        for side, other, names in zip(sides, reversed(sides), left, strict=True):
+            why = "--map leaves it out" if self._asked.outputs else f"{other.label} does not hold it"
+            if not isinstance(side, SavedSide):  # which may hold tensors that are no outputs
+                told |= {n: Finding(f"output '{n}' was not compared: {why}") for n in names}
+        self._findings += told.values()
+        return left[1]
+
+    def _layers(
+        self, sides: tuple[Side, Side], sample: Sample, limits: Limits, agree: list[str], left: Collection[str]
+    ) -> Found:
         self._say("comparing layers")
-        with uncollected():
+        one, other = sides
+        if left and isinstance(other, OnnxSide):
+            other = other.without(left)
+            self._stack.callback(other.close)
+
+        def find(save: str | os.PathLike[str] | None) -> Found:
             return find_layers(
-                sides,
+                (one, other),
                 numbers(sample),
                 limits,
                 agree=agree,
                 isolate=self._asked.isolate,
                 budget=self._asked.budget,
-                save=self._asked.save,
+                save=save,
                 say=self._say,
             )
+
+        with uncollected():
+            try:
+                return find(self._asked.save)
+            except SaveError as error:
+                self._findings.append(Finding(error.what))
+                return find(None)
 
     def _precision(self, sides: tuple[Side, Side], samples: Sequence[Sample], limits: Limits) -> Precision:
         """For the floats of the reference; the tolerance is that of the coarser side."""
         one, other = sides
         if isinstance(one, TorchSide) and isinstance(other, OnnxSide):
             self._say("exporting the reference")
+            one.take(samples[0])
+            samples = self._called_alike(samples)
             one = one.exported(other)
         if not isinstance(one, OnnxSide) or not isinstance(other, OnnxSide):
             raise InputError(
@@ -267,25 +345,41 @@ class _Comparing:
             progress=self._say,
         )
 
-    def _outputs(
-        self, ours: Mapping[str, Array], theirs: Mapping[str, Array], limits: Callable[[str, str], Tolerance]
-    ) -> tuple[Figures, ...]:
-        figures = []
-        for one, other in self._matched(ours, theirs):
-            reference, candidate = alike(ours[one], theirs[other])
-            limit = limits(reference.dtype.name, theirs[other].dtype.name)
-            figures.append(measure(other, reference, candidate, tolerance=limit, metrics=self._asked.metrics))
-        return tuple(figures)
+    def _called_alike(self, samples: Sequence[Sample]) -> Sequence[Sample]:
+        """The samples that are called as the first is: an exported model takes no others."""
+        first = samples[0]
+        found = [s for s in samples if s.arguments == first.arguments and set(s.arrays) == set(first.arrays)]
+        if len(found) < len(samples):
+            told = f"which layers need more precision is told by {len(found)} of {len(samples)} samples"
+            self._findings.append(Finding(f"{told}: the others are called with other arguments"))
+        return found
 
-    def _asked_of(self, number: int, side: Side, feeds: Mapping[str, Array], sample: Sample) -> dict[str, Array]:
+    def _outputs(
+        self, ours: Mapping[str, Any], theirs: Mapping[str, Any], limits: Callable[[str, str], Tolerance]
+    ) -> tuple[Figures, ...]:
+        return tuple(
+            self._measured(other, ours[one], theirs[other], limits) for one, other in self._matched(ours, theirs)
+        )
+
+    def _measured(self, name: str, ours: Any, theirs: Any, limits: Callable[[str, str], Tolerance]) -> Figures:
+        if isinstance(ours, ARRAYS) and isinstance(theirs, ARRAYS):
+            reference, candidate = alike(np.asarray(ours), np.asarray(theirs))
+            limit = limits(reference.dtype.name, theirs.dtype.name)
+            return measure(name, reference, candidate, tolerance=limit, metrics=self._asked.metrics)
+        one, other = tensors_of(name, ours), tensors_of(name, theirs)
+        pairs = zip(one, other, strict=False)
+        items = [self._measured(f"{name}[{i}]", a, b, limits) for i, (a, b) in enumerate(pairs)]
+        return measure_sequence(name, items, (len(one), len(other)))
+
+    def _asked_of(self, number: int, side: Side, feeds: Mapping[str, Array]) -> Mapping[str, Any]:
         self.at_work = number
         try:
             return side.ask(feeds)
         except InputError as error:
-            where = ", ".join(filter(None, [sample.name, side.label, error.where]))
+            where = ", ".join(filter(None, [side.label, error.where]))
             raise InputError(error.what, where=where, next_step=error.next_step) from error
 
-    def _matched(self, ours: Mapping[str, Array], theirs: Mapping[str, Array]) -> list[tuple[str, str]]:
+    def _matched(self, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[tuple[str, str]]:
         """Which output is which: as told, by name, else in order."""
         told = self._asked.outputs
         unknown = [n for n in told if n not in ours] + [n for n in told.values() if n not in theirs]
@@ -316,15 +410,8 @@ class _Comparing:
         if self._asked.save is None or fine:
             return sample.name if not fine else ""
         target = Path(self._asked.save) / "worst.npz"
-        save_sample(target, numbers(sample))
+        save_call(target, dataclasses.replace(sample, arrays=numbers(sample)))
         return str(target)
-
-
-def _empty_words(answers: Mapping[str, Array]) -> list[Finding]:
-    """Outputs whose agreement says nothing."""
-    floats = {n: a for n, a in answers.items() if "float" in a.dtype.name and a.size}
-    empty = [n for n, a in floats.items() if np.isnan(a.astype(np.float64)).all()]
-    return [Finding(f"output '{n}' of the reference is NaN throughout, which tells nothing") for n in empty]
 
 
 def _computes_in(dtype: str, model: ir.Model) -> bool:
@@ -333,23 +420,3 @@ def _computes_in(dtype: str, model: ir.Model) -> bool:
     return any(v.dtype == wanted for node in model.graph for v in node.outputs) or any(
         v.dtype == wanted for v in model.graph.initializers.values()
     )
-
-
-def _check_repeatable(sides: tuple[Side, Side], sample: Sample, answers: Sequence[Mapping[str, Array]]) -> None:
-    for word, side, once in zip(("reference", "candidate"), sides, answers, strict=True):
-        if isinstance(side, OnnxSide) and not side.may_be_random:
-            continue
-        again = side.last if isinstance(side, TorchSide) and side.last is not once else side.ask(numbers(sample))
-        if _moved(once, again):
-            again = side.ask(numbers(sample))  # watched, it may have taken another way than alone
-        moved = _moved(once, again)
-        if moved:
-            raise RandomModelError(
-                f"the {word} answers differently each time it is asked the same",
-                where=f"{side.label}, output '{moved[0]}'",
-                next_step="take random numbers as an input instead of drawing them inside",
-            )
-
-
-def _moved(once: Mapping[str, Array], again: Mapping[str, Array]) -> list[str]:
-    return [n for n in again if not glance(once[n], again[n]).ok]
