@@ -17,6 +17,7 @@ from torchport.graph.matching.sides import is_constant
 Array = np.ndarray[Any, Any]
 _PIECE = 1 << 20  # numbers looked at together
 _FEW = 64  # numbers that are looked at to tell one weight from others
+_TINY = 8  # numbers of an axis, a shape
 _TELLING = 4  # different ones among them; else it is one of many: ones, zeros
 _WIDE = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 _COMPLEX = (ir.DataType.COMPLEX64, ir.DataType.COMPLEX128)
@@ -98,6 +99,16 @@ def fingerprint(tensor: ir.TensorProtocol) -> Hashable:
     if len(set(few.tolist())) < _TELLING:
         return None
     return few.dtype.name, tuple(tensor.shape), few.tobytes()
+
+
+def tiny(tensor: ir.TensorProtocol) -> Hashable:
+    """All numbers of a tensor of a few, such as axes and shapes; None if it is larger, or they cannot be read."""
+    if tensor.dtype == ir.DataType.STRING or tensor.size > _TINY:
+        return None
+    try:
+        return _numbers(tensor).tobytes()
+    except FileError:
+        return None
 
 
 def _bytes_of(piece: Array) -> bytes | list[Any]:

@@ -59,6 +59,8 @@ class Palette:
             return self.number("weight")
         if mode is Mode.NAMED and value in self._told.numbers:
             return self.number(("numbers", self._told.numbers[value]))
+        if mode is Mode.NAMED and value in self._told.few:
+            return self.number(("few", self._weights[value], self._told.few[value]))
         named = mode is Mode.NAMED and self._told.by_name
         return self.number(("weight", self._weights[value], value.name if named else ""))
 

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Mapping
 
 import onnx_ir as ir
 
-from torchport.graph.content import fingerprint, same_place, stored
+from torchport.graph.content import fingerprint, same_place, stored, tiny
 from torchport.graph.matching.sides import Side
 
 
@@ -21,10 +21,12 @@ class Told:
 
     Attributes:
         numbers: for weights that the other side has too, under whatever name, what tells them.
+        few: what tiny ones hold, shapes and axes, which many share.
         by_name: whether the names of the others mean anything.
     """
 
     numbers: Mapping[ir.Value, Hashable]
+    few: Mapping[ir.Value, Hashable]
     by_name: bool
 
 
@@ -39,12 +41,13 @@ def tell_weights(a: Side, b: Side) -> Told:
     shared = {prints[v] for v in a.weights if v in prints} & {prints[w] for w in b.weights if w in prints}
     known = {v: w for v, w in names.items() if prints.get(v) in shared}
     stayed = {v: w for v, w in known.items() if prints[v] == prints.get(w)}
+    few = {v: p for side in (a, b) for v in side.weights if v not in prints and (p := _few(v)) is not None}
     if len(same) + len(stayed) < len(known) - len(stayed):
-        return Told({v: p for v, p in prints.items() if p in shared}, by_name=False)
+        return Told({v: p for v, p in prints.items() if p in shared}, few, by_name=False)
     called = {*names, *names.values()}
     numbers: dict[ir.Value, Hashable] = {v: p for v, p in prints.items() if p in shared and v not in called}
     numbers |= {v: (prints[v], v.name) for pair in stayed.items() for v in pair}
-    return Told(numbers, by_name=True)
+    return Told(numbers, few, by_name=True)
 
 
 def numbers_key(side: Side, n: int, told: Told) -> Hashable:
@@ -64,6 +67,11 @@ def names_key(side: Side, n: int, told: Told) -> Hashable:
 def _lie_together(one: ir.Value, other: ir.Value) -> bool:
     a, b = stored(one), stored(other)
     return a is not None and b is not None and (a is b or same_place(a, b))
+
+
+def _few(value: ir.Value) -> Hashable:
+    tensor = stored(value)
+    return None if tensor is None else tiny(tensor)
 
 
 def _print(value: ir.Value) -> Hashable:
