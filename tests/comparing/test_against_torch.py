@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -305,6 +306,26 @@ def test_one_fault_is_born_in_one_node_though_what_it_gives_may_be_right_elsewhe
     assert found.first_divergence is not None
     assert found.first_divergence.suspects == (node.name,)
     assert [layer.node for layer in found.layers if layer.state == "born"] == [node.name]
+
+
+def _doubled(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+def test_the_line_of_a_function_that_forward_calls_is_named() -> None:
+    class Net(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.tanh(_doubled(x))
+
+    made = _made(Net, {"x": torch.randn(2, 3)})
+    model = made[2].clone()
+    _constant(model, _node(model, lambda n: n.op_type == "Mul"), 1, 3.0)
+    first = _compared(made, model).first_divergence
+    assert first is not None
+    line = inspect.getsourcelines(_doubled)[1] + 1
+    assert f"beside aten.mul.Tensor in the model, tests/comparing/test_against_torch.py:{line}" in " ".join(
+        str(first).split()
+    )
 
 
 def test_nodes_that_the_optimizer_made_say_where_they_come_from(plain: Made) -> None:

@@ -628,6 +628,9 @@ def test_an_optional_output_is_compared_as_what_it_holds() -> None:
     assert not found.agrees
     assert found.first_divergence is not None
     assert found.first_divergence.node == "n_t"
+    engines = tp.compare(_optional("Neg"), inputs=ROWS, engines=("onnxruntime", "reference"))
+    assert isinstance(engines, dict)
+    assert engines["reference"].agrees
 
 
 def test_no_output_at_all_is_no_agreement(tmp_path: Path) -> None:

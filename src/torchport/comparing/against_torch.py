@@ -16,7 +16,7 @@ import onnx_ir as ir
 import torch
 
 from torchport.capture.origins import call_of, origin_of
-from torchport.comparing.glance import Glance, Sampled, glance, tells_little
+from torchport.comparing.glance import Bucket, Glance, Sampled, glance, tells_little
 from torchport.comparing.kinship import base, kin
 from torchport.comparing.layered import Slices
 from torchport.comparing.torch_events import Event, watched
@@ -31,6 +31,7 @@ Limits = Callable[[str], Tolerance]  # by dtype
 
 
 _MOVES = {"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Expand"}
+_EMPTY = Bucket()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,30 +112,29 @@ class Pairing:
 
     def _agreeing(self, arrays: Mapping[str, Array]) -> None:
         near, far = self._near, self._far
-        buckets: dict[Kind, list[str]] = {}
+        buckets: dict[Kind, Bucket] = {}
         for name, array in arrays.items():
             self._kinds[name] = array.shape, array.dtype.name
             if array.dtype.kind not in "OSUc":
-                buckets.setdefault(self._kinds[name], []).append(name)
-        samples = {n: Sampled(arrays[n]) for names in buckets.values() for n in names}
+                buckets.setdefault(self._kinds[name], Bucket()).add(name, array)
         events: list[Event] = []
         foreign = self._foreign
 
         def see(event: Event, tensor: torch.Tensor) -> None:
             events.append(event)
-            alike_ones = buckets.get((event.shape, event.dtype), ())
-            names = [n for n in alike_ones if n not in near or (n in foreign and self._is_own(n, event))]
+            bucket = buckets.get((event.shape, event.dtype), _EMPTY)
+            names = [n for n in bucket.names if n not in near or (n in foreign and self._is_own(n, event))]
             if not names:
                 return
             array = to_numpy(tensor.detach())
-            own = Sampled(array)
             elsewhere = not tells_little(array)
             limit = self._limits(event.dtype)
+            possible = bucket.may_agree(Sampled(array), limit)
             alike = wanted = False
             for name in names:
                 here = self._origins[name].module == event.module
                 wanted |= here and kin(event.operator, self._origins[name].operator)
-                if (here or (elsewhere and name not in far)) and samples[name].may_agree(own, limit):
+                if (here or (elsewhere and name not in far)) and name in possible:
                     seen = glance(array, arrays[name], limit)
                     if seen.ok:
                         (near if here else far)[name] = Pair(str(event), seen, event.order)

@@ -56,6 +56,7 @@ class Divergence:
         figures: that tensor beside the reference's.
         inputs: what the node gets, beside the reference's where that has it.
         files: the one-node model and its data, if saved.
+        partner: what the tensor was compared with: PyTorch's operator, with the very line that called it, or a tensor.
     """
 
     node: str
@@ -66,6 +67,7 @@ class Divergence:
     figures: Figures | None
     inputs: Mapping[str, str]
     files: tuple[str, ...] = ()
+    partner: str = ""
 
     def __str__(self) -> str:
         return self.text()
@@ -83,6 +85,8 @@ class Divergence:
             lines.append(_filled(f"  in   {name}: {text}"))
         if self.figures is not None:
             lines.append(_filled(f"  out  {self.tensor}: {short(self.figures)}"))
+        if self.partner:
+            lines.append(_filled(f"  beside {self.partner}"))
         if self.files:
             lines.append(f"  rerun it with {' and '.join(self.files)}")
         return "\n".join(lines)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import numpy as np
@@ -78,6 +78,8 @@ def _in_float32(reference: Array, candidate: Array, limit: Tolerance) -> Glance 
             return None
         if worst <= _SURE * floor:
             return Glance(True, worst, most)
+        if worst * _SURE > limit.rtol * most + floor:
+            return Glance(False, worst, most)  # more than is allowed anywhere
         share = 0.0  # of what is allowed
         for a, b in _pieces(ours, theirs):
             off, own = error[: a.size], size[: a.size]
@@ -100,25 +102,53 @@ class Sampled:
     def __init__(self, array: Array) -> None:
         flat = np.ascontiguousarray(array).reshape(-1)
         few = flat[:: max(1, flat.size // _SAMPLES)]
-        self._few = few.copy() if few.dtype.kind in "biu" else few.astype(np.float64)
+        self.few = few.copy() if few.dtype.kind in "biu" else few.astype(np.float64)
         self._array = array
 
     @functools.cached_property
-    def _scale(self) -> float:
-        return largest(self._array)
+    def size(self) -> float:
+        """The largest magnitude, at least what is taken for it where all is zero."""
+        return max(largest(self._array), FLOOR)
 
-    def may_agree(self, reference: Sampled, limit: Tolerance) -> bool:
-        """Whether a tensor of the same shape and dtype may agree with this one; False is certain, True is not."""
-        if self._few.dtype.kind in "biu":
-            return bool(np.array_equal(reference._few, self._few))
-        return self._are_near(reference, slice(_FIRST), limit) and self._are_near(reference, slice(None), limit)
 
-    def _are_near(self, reference: Sampled, part: slice, limit: Tolerance) -> bool:
-        a, b = reference._few[part], self._few[part]
-        room = 2 * limit.atol * max(self._scale, FLOOR)
-        with np.errstate(invalid="ignore"):
-            near = np.abs(a - b) <= 2 * limit.rtol * np.abs(a) + room
-        return bool((near | (a == b) | (np.isnan(a) & np.isnan(b))).all())
+class Bucket:
+    """Tensors of one shape and dtype, by name."""
+
+    def __init__(self) -> None:
+        self._arrays: dict[str, Array] = {}
+
+    @property
+    def names(self) -> Collection[str]:
+        return self._arrays.keys()
+
+    def add(self, name: str, array: Array) -> None:
+        self._arrays[name] = array
+
+    @functools.cached_property
+    def _all(self) -> dict[str, Sampled]:
+        return {name: Sampled(array) for name, array in self._arrays.items()}
+
+    @functools.cached_property
+    def _first(self) -> Array:
+        return np.stack([sampled.few[:_FIRST] for sampled in self._all.values()])
+
+    @functools.cached_property
+    def _sizes(self) -> Array:
+        return np.array([[sampled.size] for sampled in self._all.values()])
+
+    def may_agree(self, reference: Sampled, limit: Tolerance) -> list[str]:
+        """Those that may agree with another tensor of this kind; that the others do not is certain."""
+        first = _are_near(reference.few[:_FIRST], self._first, self._sizes, limit)
+        left = [pair for pair, near in zip(self._all.items(), first, strict=True) if near.all()]
+        return [name for name, own in left if _are_near(reference.few, own.few, own.size, limit).all()]
+
+
+def _are_near(reference: Array, candidate: Array, size: Any, limit: Tolerance) -> Array:
+    if reference.dtype.kind in "biu":
+        return np.asarray(reference == candidate)
+    with np.errstate(invalid="ignore"):
+        near = np.abs(reference - candidate) <= 2 * limit.rtol * np.abs(reference) + 2 * limit.atol * size
+    return near | (reference == candidate) | (np.isnan(reference) & np.isnan(candidate))
 
 
 def tells_little(array: Array) -> bool:

@@ -51,6 +51,12 @@ class ReferenceRunner:
 
     def run(self, feeds: Mapping[str, Array], only: Sequence[str] | None = None) -> Sequence[Array]:
         try:
-            return [np.asarray(o) for o in self._evaluator.run(only, dict(feeds))]
+            answers = self._evaluator.run(only, dict(feeds))
         except Exception as error:
             raise EngineError(f"the reference evaluator fails while running the model: {error}") from error
+        return [_answer(a) for a in answers]
+
+
+def _answer(answer: Any) -> Any:
+    """A tensor, or a list of them: a sequence, or the one that an optional holds."""
+    return list(map(np.asarray, answer)) if isinstance(answer, list) else np.asarray(answer)

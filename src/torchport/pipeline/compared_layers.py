@@ -204,6 +204,7 @@ def _divergence(
         figures,
         inputs,
         files,
+        found.pairs[shown].partner if shown in found.pairs else "",
     )
 
 
