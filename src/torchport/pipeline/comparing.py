@@ -7,12 +7,10 @@ import dataclasses
 import itertools
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 
 from torchport.comparing.against_onnx import alike
 from torchport.comparing.comparison import Comparison
@@ -21,11 +19,12 @@ from torchport.comparing.figures import Figures, Metric, measure, measure_sequen
 from torchport.comparing.layered import BUDGET
 from torchport.comparing.precision import Precision, needs_precision
 from torchport.comparing.samples import Sample, save_call
-from torchport.engines import base
 from torchport.errors import EngineError, EngineMissingError, InputError, OptionError, SaveError
 from torchport.memory import uncollected
 from torchport.pipeline.compared_inputs import MADE_UP, InputNotes, SameInputs, given_samples, same_inputs_as
 from torchport.pipeline.compared_layers import Found, find_layers
+from torchport.pipeline.compared_limits import Limits, limits_for
+from torchport.pipeline.compared_options import check_engines, check_outputs
 from torchport.pipeline.compared_samples import ARRAYS, Seen, on_sample, telling_nothing, tensors_of
 from torchport.pipeline.compared_sides import (
     OnnxSide,
@@ -39,33 +38,10 @@ from torchport.pipeline.compared_sides import (
     take,
 )
 from torchport.pipeline.job import Progress
-from torchport.proving.tolerances import DEFAULTS, Tolerance, tolerance
+from torchport.proving.tolerances import Tolerance
 from torchport.records import Finding
 
 Array = np.ndarray[Any, Any]
-
-_QUANTIZED = Tolerance(0.1, 0.05)
-_HALVES = ("bfloat16", "float16")
-_ELSEWHERE = ("coreml", "ncnn", "openvino", "tensorrt", "tvm")  # engines that may come with other packages
-_QUANTIZING = {"QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul", "DequantizeLinear"}
-
-
-@dataclasses.dataclass(frozen=True)
-class Limits:
-    """The tolerance of a pair of tensors: what was asked for, else that of the coarser dtype."""
-
-    asked: Tolerance | None = None
-    quantized: bool = False
-    inside: str = ""  # the coarsest floats a model computes in, whatever its outputs are
-
-    def __call__(self, reference: str, candidate: str = "") -> Tolerance:
-        known = [name for name in (candidate, self.inside) if name in DEFAULTS]
-        own = tolerance(reference, max(known, key=lambda name: DEFAULTS[name].rtol, default=None))
-        if own.rtol == 0:
-            return own  # whole numbers are exact
-        if self.asked is not None:
-            return self.asked
-        return _QUANTIZED if self.quantized else own
 
 
 def compare(
@@ -123,8 +99,8 @@ def compare(
         raise OptionError("inputs and data are both given", next_step="give one sample, or many")
     if budget < 1:
         raise OptionError(f"no tensor fits into {budget} bytes", next_step="give --memory 1GiB, or budget=1 << 30")
-    _check_outputs(outputs or {})
-    _check_engines(engines, alone=b is None)
+    check_outputs(outputs or {})
+    check_engines(engines, alone=b is None)
     asked = Tolerance(rtol, atol) if rtol is not None and atol is not None else None
     common = _Asked(
         layers or isolate, isolate, precision, dict(outputs or {}), asked, dict(metrics or {}), budget, save, libraries
@@ -138,33 +114,6 @@ def compare(
         raise OptionError("engines run ONNX models", next_step="give an ONNX model, or a second model to compare with")
     kept = list(data) if isinstance(data, Iterator) else data  # every engine gets all of it
     return {e: _in_engine(a, (engines[0], e), common, say, inputs, kept) for e in engines[1:]}
-
-
-def _check_outputs(outputs: Mapping[str, str]) -> None:
-    told = list(outputs.values())
-    twice = [name for name in told if told.count(name) > 1]
-    if twice:
-        raise OptionError(f"output '{twice[0]}' is given twice", next_step="each output has one partner")
-
-
-def _check_engines(names: Sequence[str], *, alone: bool) -> None:
-    """Whether these can be meant; one that is known but not installed here can."""
-    here = base.engines()
-    unknown = [n for n in names if n not in here and n not in _ELSEWHERE]
-    if unknown:
-        close = get_close_matches(unknown[0], [*here, *_ELSEWHERE], n=1)
-        raise EngineMissingError(
-            f"there is no engine '{unknown[0]}'",
-            next_step=f"did you mean '{close[0]}'?" if close else f"use one of: {', '.join(sorted(here))}",
-        )
-    if not names:
-        raise OptionError("no engine is named", next_step=f"use one of: {', '.join(sorted(here))}")
-    if alone and len(names) < 2:
-        raise OptionError("there is one model and one engine: nothing to compare with", next_step="name two engines")
-    if not alone and len(names) > 1:
-        raise OptionError(
-            f"there are two models and {len(names)} engines", next_step="name one engine, or give one model"
-        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -234,7 +183,9 @@ class _Comparing:
         return SavedSide(source) if is_saved(source) else TorchSide(source, first, self._stack)
 
     def _compare(self, sides: tuple[Side, Side], samples: Iterable[Sample], same: SameInputs) -> Comparison:
-        limits = self._limits(sides)
+        models = [side.model for side in sides if isinstance(side, OnnxSide)]
+        limits = limits_for(models, self._asked.tolerance)
+        self._findings += limits.findings
         seen = Seen(keep=self._asked.precision)
         answers: list[Mapping[str, Any]] = []  # to the worst sample
         notes = InputNotes(self._findings)
@@ -269,16 +220,6 @@ class _Comparing:
             precision=precision,
             other_inputs=same.others,
         )
-
-    def _limits(self, sides: tuple[Side, Side]) -> Limits:
-        quantized = any(n.op_type in _QUANTIZING for s in sides if isinstance(s, OnnxSide) for n in s.model.graph)
-        if quantized and self._asked.tolerance is None:
-            told = f"a quantized model: {_QUANTIZED.atol:.0%} of the largest number is let through"
-            self._findings.append(Finding(told))
-        inside = next((t for t in _HALVES for s in sides if isinstance(s, OnnxSide) and _computes_in(t, s.model)), "")
-        if inside and self._asked.tolerance is None:
-            self._findings.append(Finding(f"a model that computes in {inside}: it is held to that"))
-        return Limits(self._asked.tolerance, quantized, inside)
 
     def _left_out(self, sides: tuple[Side, Side], answers: Sequence[Mapping[str, Any]]) -> list[str]:
         """The candidate's outputs that were not compared; the findings tell, and those of the reference."""
@@ -412,11 +353,3 @@ class _Comparing:
         target = Path(self._asked.save) / "worst.npz"
         save_call(target, dataclasses.replace(sample, arrays=numbers(sample)))
         return str(target)
-
-
-def _computes_in(dtype: str, model: ir.Model) -> bool:
-    """Whether a node of the main graph gives floats of this width."""
-    wanted = ir.DataType[dtype.upper()]
-    return any(v.dtype == wanted for node in model.graph for v in node.outputs) or any(
-        v.dtype == wanted for v in model.graph.initializers.values()
-    )
