@@ -164,12 +164,12 @@ class Pairing:
         for name in self._kinds:
             module = self._origins[name].module
             near = name in self._near
+            told = bool(self._origins[name].operator)  # else any operator of the module may be meant
             fits: list[Event] = []
             if not near or (name in mistaken and name not in settled):
-                fits = self._fitting(name, free, last) or self._fitting(name, steps, last)
+                fits = self._fitting(name, free, last) or self._fitting(name, steps if told else [], last)
                 fits = [e for e in fits if e.order not in found]
             if fits and self._is_last(name):
-                told = bool(self._origins[name].operator)  # else any operator of the module may be meant
                 found[fits[0].order] = (name, told and len(fits) == 1 and not near)
                 last[module] = fits[0].order
             elif near:
