@@ -54,20 +54,15 @@ def planted(subject: str, seeds: list[int]) -> None:
         path = Path(folder) / "model.onnx"
         tp.export(model, kwargs=inputs, output=path)
         tp.compare(model, path, inputs=inputs, layers=True)  # what the first call imports and compiles
+        rows: list[dict[str, Any]] = []
         for seed in seeds:
             broken = tp.graph.load(path)
             name, kind = plant(broken, seed)
-            saved = tp.graph.save(broken, Path(folder) / "broken.onnx")
+            saved = tp.graph.save(broken, Path(folder) / f"broken_{seed}.onnx")
             whole, wrong = (onnxruntime.InferenceSession(str(p)).run(None, arrays) for p in (path, saved))
             started = time.perf_counter()
             result = tp.compare(model, saved, inputs=inputs, layers=True)
             seconds = time.perf_counter() - started
-            gc.collect()
-            release()  # or what was freed before would count as held; getting it back takes time of its own
-            forget_peak()
-            held = memory("VmRSS")
-            tp.compare(model, saved, inputs=inputs, layers=True)
-            beyond = memory("VmHWM") - held - Path(saved).stat().st_size  # beyond PyTorch's model and this one
             node = next(n for n in broken.graph if n.name == name)
             found = result.first_divergence
             props = node.metadata_props
@@ -80,22 +75,28 @@ def planted(subject: str, seeds: list[int]) -> None:
             moved = max(
                 float(np.abs(a - b).max() / (np.abs(a).max() + 1e-30)) for a, b in zip(whole, wrong, strict=True)
             )
-            print(
-                json.dumps(
-                    {
-                        "seed": seed,
-                        "kind": kind,
-                        "node": name,
-                        "operator": node.op_type,
-                        "right": right,
-                        "said": found and list(found.suspects),
-                        "seconds": round(seconds, 2),
-                        "output moved": moved,
-                        "beyond": beyond >> 20,
-                    }
-                ),
-                flush=True,
+            rows.append(
+                {
+                    "seed": seed,
+                    "kind": kind,
+                    "node": name,
+                    "operator": node.op_type,
+                    "right": right,
+                    "said": found and list(found.suspects),
+                    "seconds": round(seconds, 2),
+                    "output moved": moved,
+                }
             )
+        del broken, node, props
+        for row in rows:  # memory by itself: what was freed is given back first, or it would count as held
+            saved = Path(folder) / f"broken_{row['seed']}.onnx"
+            gc.collect()
+            release()
+            forget_peak()
+            held = memory("VmRSS")
+            tp.compare(model, saved, inputs=inputs, layers=True)
+            beyond = memory("VmHWM") - held - saved.stat().st_size  # beyond PyTorch's model and this one
+            print(json.dumps({**row, "beyond": beyond >> 20}), flush=True)
         torch.manual_seed(0)
 
 
