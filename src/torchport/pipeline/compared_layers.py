@@ -22,7 +22,7 @@ from torchport.comparing.figures import measure
 from torchport.comparing.glance import Glance, glance
 from torchport.comparing.layered import Layered, Slices
 from torchport.comparing.layers import Layers, Reference, look
-from torchport.errors import InputError
+from torchport.errors import InputError, SaveError
 from torchport.pipeline.compared_regions import Narrowed, narrowed
 from torchport.pipeline.compared_sides import OnnxSide, SavedSide, Side, TorchSide
 from torchport.proving.tolerances import Tolerance
@@ -121,7 +121,12 @@ def find_layers(
             told = narrowed(found.region, candidate, side.root, ask, own, right=right, limits=limits, budget=budget)
             findings += [Finding(f"{_LISTED}: {reason}") for reason in told.obstacles[-1:]]
             layers = _told(layers, found.region, told.region)
-        divergence = _divergence(candidate, reference, found, told.region, own, limits, save)
+        show = functools.partial(_divergence, candidate, reference, found, told.region, own, limits)
+        try:
+            divergence = show(save)
+        except SaveError as error:
+            findings.append(Finding(error.what))
+            divergence = show(None)
         return Found(layers, divergence, tuple(findings))
 
 

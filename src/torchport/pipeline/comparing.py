@@ -19,7 +19,7 @@ from torchport.comparing.figures import Figures, Metric, measure, measure_sequen
 from torchport.comparing.layered import BUDGET
 from torchport.comparing.precision import Precision, needs_precision
 from torchport.comparing.samples import Sample, save_call
-from torchport.errors import EngineError, EngineMissingError, InputError, OptionError, SaveError
+from torchport.errors import EngineError, EngineMissingError, InputError, OptionError
 from torchport.memory import uncollected
 from torchport.pipeline.compared_inputs import MADE_UP, InputNotes, SameInputs, given_samples, same_inputs_as
 from torchport.pipeline.compared_layers import Found, find_layers
@@ -242,8 +242,7 @@ class _Comparing:
         if left and isinstance(other, OnnxSide):
             other = other.without(left)
             self._stack.callback(other.close)
-
-        def find(save: str | os.PathLike[str] | None) -> Found:
+        with uncollected():
             return find_layers(
                 (one, other),
                 numbers(sample),
@@ -251,16 +250,9 @@ class _Comparing:
                 agree=agree,
                 isolate=self._asked.isolate,
                 budget=self._asked.budget,
-                save=save,
+                save=self._asked.save,
                 say=self._say,
             )
-
-        with uncollected():
-            try:
-                return find(self._asked.save)
-            except SaveError as error:
-                self._findings.append(Finding(error.what))
-                return find(None)
 
     def _precision(self, sides: tuple[Side, Side], samples: Sequence[Sample], limits: Limits) -> Precision:
         """For the floats of the reference; the tolerance is that of the coarser side."""

@@ -7,13 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from torchport.proving.scales import floor
+from torchport.proving.scales import chunks, flat, floor
 from torchport.proving.tolerances import Tolerance
 from torchport.records import OutputCheck
 
 Array = np.ndarray[Any, Any]
-
-_CHUNK = 1 << 20  # numbers looked at together, so that memory stays small beside the outputs
 
 
 def check_output(name: str, reference: Array, candidate: Array, limit: Tolerance) -> OutputCheck:
@@ -35,15 +33,6 @@ def _show(value: object) -> str:
     return str(list(value)) if isinstance(value, tuple) else str(value)
 
 
-def _flat(array: Array) -> Array:
-    flat = np.ascontiguousarray(array).reshape(-1)
-    return flat.view(flat.real.dtype) if flat.dtype.kind == "c" else flat
-
-
-def _chunks(flat: Array) -> list[Array]:
-    return [flat[i : i + _CHUNK] for i in range(0, flat.size, _CHUNK)]
-
-
 class _Figures:
     """Error figures gathered chunk by chunk."""
 
@@ -56,8 +45,8 @@ class _Figures:
         self.first_wrong: int | None = None
 
     def check(self, name: str, reference: Array, candidate: Array) -> OutputCheck:
-        ref, cand = _flat(reference), _flat(candidate)
-        for a, b in zip(_chunks(ref), _chunks(cand), strict=True):
+        ref, cand = flat(reference), flat(candidate)
+        for a, b in zip(chunks(ref), chunks(cand), strict=True):
             self._add(a, b)
         if self.special:
             self.max_abs = self.max_rel = math.inf

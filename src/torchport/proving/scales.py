@@ -43,7 +43,7 @@ def scale(reference: Array, candidate: Array, limit: Tolerance) -> float:
 def largest(array: Array, below: float = math.inf) -> float:
     """The largest finite magnitude, of those below some."""
     found = 0.0
-    for part in _chunks(array):
+    for part in chunks(array):
         numbers = np.abs(part if part.dtype in (np.float32, np.float64) else part.astype(np.float64))
         most = float(numbers.max(initial=0.0))
         if not (math.isfinite(most) and most <= below):
@@ -55,7 +55,7 @@ def largest(array: Array, below: float = math.inf) -> float:
 def _same_beyond(reference: Array, candidate: Array, limit: float) -> set[Any] | None:
     """The finite numbers with a larger magnitude, if the candidate has the very same; None if it has not."""
     found: set[Any] = set()
-    for ours, theirs in zip(_chunks(reference), _chunks(candidate), strict=True):
+    for ours, theirs in zip(chunks(reference), chunks(candidate), strict=True):
         numbers = np.abs(ours.astype(np.float64))
         far = np.isfinite(numbers) & (numbers > limit)
         if not np.array_equal(ours[far], theirs[far]):
@@ -71,7 +71,13 @@ def _is_written(number: Any) -> bool:
     return bool(short == number) or abs(float(number)) in _LIMITS
 
 
-def _chunks(array: Array) -> list[Array]:
-    flat = np.ascontiguousarray(array).reshape(-1)
-    flat = flat.view(flat.real.dtype) if flat.dtype.kind == "c" else flat
-    return [flat[i : i + _CHUNK] for i in range(0, flat.size, _CHUNK)]
+def flat(array: Array) -> Array:
+    """The numbers in a row, complex ones as two."""
+    row = np.ascontiguousarray(array).reshape(-1)
+    return row.view(row.real.dtype) if row.dtype.kind == "c" else row
+
+
+def chunks(array: Array) -> list[Array]:
+    """The numbers in pieces of a row."""
+    row = flat(array)
+    return [row[i : i + _CHUNK] for i in range(0, row.size, _CHUNK)]
