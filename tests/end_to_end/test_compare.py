@@ -131,6 +131,12 @@ def test_recordings_of_both_sides_tell_that_the_inputs_differ(call: Call, folder
     assert call("model.py:Net", "right.onnx", "--data", "calls", "--data-b", "calls", "-q").exit_code == 0
 
 
+def test_the_worst_sample_is_an_input_for_other_commands(call: Call, folder: Path) -> None:
+    assert call("model.py:Net", "wrong.onnx", "--data", "calls", "--save", "kept", "-q").exit_code == 1
+    again = call("model.py:Net", "wrong.onnx", "-i", "kept/worst.npz", "-q")
+    assert (again.exit_code, again.stdout.splitlines()[-1]) == (1, "DIFFERENT: 1 of 1 outputs differ")
+
+
 def test_the_layers_that_need_precision_are_listed(call: Call) -> None:
     assert "precision: no layer needs more" in call("right.onnx", "right.onnx", "--precision", "-q").stdout
 

@@ -174,6 +174,9 @@ def _npy(path: Path) -> Any:
         raise _unreadable(path, first_line(error)) from error
 
 
+_NOTE = "__"  # before what a recorded call gave, and what is noted of it
+
+
 def _npz(path: Path, key: str | None) -> dict[str, Any]:
     try:
         with zipfile.ZipFile(path) as archive:
@@ -183,7 +186,8 @@ def _npz(path: Path, key: str | None) -> dict[str, Any]:
         with np.load(path, allow_pickle=False) as arrays:
             if key is not None and key not in arrays.files:
                 raise _unreadable(path, f"it has no '{key}', only {', '.join(arrays.files) or 'nothing'}")
-            return {n: _tensor(arrays[n], path) for n in (arrays.files if key is None else [key])}
+            given = [n for n in arrays.files if not n.startswith(_NOTE)]
+            return {n: _tensor(arrays[n], path) for n in (given if key is None else [key])}
     except (*_DAMAGE, zipfile.error, zlib.error, NotImplementedError, RuntimeError, KeyError, AttributeError) as error:
         raise _unreadable(path, first_line(error)) from error
 
