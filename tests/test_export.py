@@ -203,6 +203,13 @@ def test_weights_and_modules_carry_the_models_own_names(exported: tp.Exported) -
     assert not any(k.startswith("pkg.torch") for n in exported.model.graph for k in n.metadata_props)
 
 
+def test_an_operator_on_sizes_is_named_without_its_address_so_that_bytes_repeat() -> None:
+    exported = tp.export(lambda x: x.new_ones(int(x.shape[0] ** 0.5) + 1), (torch.ones(3, 4),), dynamic={"x": {0: "n"}})
+    operators = {n.metadata_props.get("torchport.operator", "") for n in exported.model.graph}
+    assert "sym_float" in operators
+    assert not any("0x" in operator for operator in operators)
+
+
 # --- dynamic dimensions -----------------------------------------------------------------------------------------------
 
 

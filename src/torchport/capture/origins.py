@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 MODULE, SOURCE, OPERATOR = "torchport.module", "torchport.source", "torchport.operator"
 CALL = "torchport.call"  # nodes that one call of a torch operator became share it; its result is called so, as a rule
 _TORCH = "pkg.torch.onnx."
+# torch names a Python function by its repr, which holds an address: <function sym_float at 0x7f...>
+_FUNCTION = re.compile(r"<(?:built-in )?function ([\w.]+)(?: at 0x[0-9a-f]+)?>")
 _PART = re.compile(r"_split_\d+$")  # what torch's optimizer calls the parts of a tensor
 _NO_MODULE = "_empty_nn_module_stack"  # what torch writes where it does not know
 
@@ -92,7 +94,7 @@ def _from_metadata(node: ir.Node) -> Origin | None:
     module = _without_prefix(path[-2]) if len(path) > 1 and not path[-2].startswith(_NO_MODULE) else ""
     node.metadata_props[CALL] = path[-1]
     stack = node.metadata_props.get(_TORCH + "stack_trace", "")
-    return Origin(module, line_of_stack(stack), classes[-1] if classes else "")
+    return Origin(module, line_of_stack(stack), _FUNCTION.sub(r"\1", classes[-1]) if classes else "")
 
 
 def _from_doc(node: ir.Node) -> Origin:
