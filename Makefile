@@ -2,13 +2,15 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint bench-export bench-zoo bench-operators bench-graph bench-rewrite bench-compare fuzz clean
+.PHONY: demo test lint pytest test-torch golden bench-export bench-zoo bench-operators bench-graph bench-rewrite bench-compare fuzz clean
 
 demo: .venv/installed
 	$(BIN)/torchport export examples/01_first_export/model.py:Net --dynamic image:0=batch -o examples/01_first_export/model.onnx
 	$(BIN)/torchport run examples/01_first_export/model.onnx --input image=float32[5,3,64,64]
 
-test: lint
+test: lint pytest
+
+pytest: $(BIN:/bin=)/installed
 	$(BIN)/torchport ops headers --quiet || $(BIN)/torchport ops headers --fetch  # kernels are compiled against them
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadfile
 
@@ -16,6 +18,14 @@ lint: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The whole suite on another PyTorch release: make test-torch TORCH=2.15.0
+test-torch: .venv-torch-$(TORCH)/installed
+	$(MAKE) pytest BIN=.venv-torch-$(TORCH)/bin
+
+# Bytes of exports, JSON of every verb and every --help beside benchmarks/golden/golden.json. UPDATE=1 writes it anew.
+golden: .venv/installed
+	$(BIN)/python benchmarks/golden/run.py $(if $(UPDATE),--update)
 
 # The figures of the export issue: wall time and memory beside bare torch.onnx.export, start-up, 3 GiB of weights.
 bench-export: .venv/installed
@@ -53,10 +63,17 @@ fuzz: .venv/installed
 	.venv-zoo/bin/pip install --quiet --disable-pip-version-check --no-deps -r benchmarks/requirements-zoo-alone.txt
 	touch $@
 
+# Another PyTorch release in an environment of its own. PyPI's builds bring CUDA (several GB) and run on the CPU.
+.venv-torch-%/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-torch-$*
+	grep -v '^torch==' constraints.txt > .venv-torch-$*/constraints.txt
+	.venv-torch-$*/bin/pip install --quiet --disable-pip-version-check -c .venv-torch-$*/constraints.txt torch==$* -e ".[dev]"
+	touch $@
+
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	touch $@
 
 clean:
-	rm -rf .venv .venv-zoo build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-zoo .venv-torch-* build .mypy_cache .ruff_cache .pytest_cache .hypothesis
