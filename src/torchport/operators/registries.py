@@ -11,6 +11,7 @@ import functools
 import importlib
 import inspect
 import logging
+import pkgutil
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -52,6 +53,29 @@ def overloads(name: str) -> dict[str, Any]:
         n.partition(".")[2] or "default" for n in torch._C._dispatch_get_all_op_names() if n.partition(".")[0] == name
     }
     return {o: getattr(packet, o) for o in packet.overloads() if o in known} if packet is not None else {}
+
+
+def operator(name: str) -> Any | None:
+    """Return the overload ``aten::roll.default``, or the Python function ``operator.add``; None if there is none."""
+    space, _, own = name.partition("::")
+    if not own:
+        return python_function(name)
+    packet, _, overload = own.partition(".")
+    return getattr(getattr(getattr(torch.ops, space), packet, None), overload, None)
+
+
+def has_operators(space: str) -> bool:
+    """Check that operators of this namespace are loaded."""
+    return any(name.startswith(f"{space}::") for name in torch._C._dispatch_get_all_op_names())
+
+
+@functools.cache
+def python_function(name: str) -> Any | None:
+    """Return the function ``torch.linalg.lstsq``; None if this torch lacks it."""
+    try:
+        return pkgutil.resolve_name(name)
+    except (ImportError, AttributeError):
+        return None
 
 
 def has_shapes(operator: Any) -> bool:

@@ -17,6 +17,8 @@ from typing import Any
 
 import torch
 
+from torchport.operators.registering import composes
+
 
 def adaptive_max_pool(axes: int) -> Callable[[Any, Sequence[int]], Any]:
     """The composition for so many axes: the maxima, and where they are in the flat input."""
@@ -43,6 +45,7 @@ def adaptive_max_pool(axes: int) -> Callable[[Any, Sequence[int]], Any]:
     return pool
 
 
+@composes("aten::adaptive_avg_pool3d.default", "aten::_adaptive_avg_pool3d.default")
 def adaptive_avg_pool3d(self: Any, output_size: Sequence[int]) -> Any:
     sizes, counts = list(self.shape[-3:]), _counts(output_size, 3)
     if _is_even(sizes, counts):
@@ -92,12 +95,6 @@ def _together(x: Any, counts: Sequence[int], length: Sequence[Any]) -> Any:
     return x.permute(order).reshape(*front, *counts, math.prod(length))
 
 
-def compositions() -> dict[Any, Callable[..., Any]]:
-    aten: Any = torch.ops.aten
-    return {
-        aten.adaptive_max_pool1d.default: adaptive_max_pool(1),
-        aten.adaptive_max_pool2d.default: adaptive_max_pool(2),
-        aten.adaptive_max_pool3d.default: adaptive_max_pool(3),
-        aten.adaptive_avg_pool3d.default: adaptive_avg_pool3d,
-        aten._adaptive_avg_pool3d.default: adaptive_avg_pool3d,
-    }
+composes("aten::adaptive_max_pool1d.default")(adaptive_max_pool(1))
+composes("aten::adaptive_max_pool2d.default")(adaptive_max_pool(2))
+composes("aten::adaptive_max_pool3d.default")(adaptive_max_pool(3))

@@ -12,13 +12,12 @@ Source of truth: ATen's native/Math.h: zero above 103.892, and NaN at both infin
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from torchport.operators.library.special_numbers import in_double, instead, nan_where, polynomial
+from torchport.operators.registering import composes
 
 _END = 4.0
 _ZETA = 2 / 3 * _END**1.5
@@ -70,5 +69,4 @@ def airy_ai(x: Tensor) -> Tensor:
     return nan_where(torch.isinf(x), torch.where(size <= _END, middle, outer))
 
 
-def compositions() -> dict[Any, Callable[..., Any]]:
-    return {torch.ops.aten.special_airy_ai.default: in_double(airy_ai)}
+composes("aten::special_airy_ai.default")(in_double(airy_ai))

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from torchport.operators.composing import only_where
+from torchport.operators.registering import composes
 
 Filter = Callable[[torch.Tensor], torch.Tensor]
 
@@ -28,11 +29,13 @@ def _applies(self: Any, output_size: Any, align_corners: bool, scale_factors: An
     return self.is_floating_point() and not align_corners and not (fixed and scale_factors is None)
 
 
+@composes("aten::_upsample_bilinear2d_aa.vec")
 @only_where(_applies)
 def bilinear(self: Any, output_size: Any, align_corners: bool, scale_factors: Any) -> Any:
     return _resized(self, output_size, scale_factors, _triangle, 1.0)
 
 
+@composes("aten::_upsample_bicubic2d_aa.vec")
 @only_where(_applies)
 def bicubic(self: Any, output_size: Any, align_corners: bool, scale_factors: Any) -> Any:
     return _resized(self, output_size, scale_factors, _cubic, 2.0)
@@ -74,8 +77,3 @@ def _cubic(t: torch.Tensor) -> torch.Tensor:
     inner = (1.5 * t - 2.5) * t * t + 1
     outer = ((-0.5 * t + 2.5) * t - 4) * t + 2
     return torch.where(t < 1, inner, torch.where(t < 2, outer, 0.0))
-
-
-def compositions() -> dict[Any, Callable[..., Any]]:
-    aten = torch.ops.aten
-    return {aten._upsample_bilinear2d_aa.vec: bilinear, aten._upsample_bicubic2d_aa.vec: bicubic}

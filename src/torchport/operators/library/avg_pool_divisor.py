@@ -15,9 +15,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import onnx_ir as ir
-import torch
 from onnxscript import opset18
 from onnxscript.function_libs.torch_lib.ops import nn
+
+from torchport.operators.registering import translates
 
 op: Any = opset18  # its annotations know eager tensors only, not a graph's values
 
@@ -67,5 +68,5 @@ def _reach(size: Any, window: int, step: int, pad: int) -> int:
     return max(last + window - size - 2 * pad, 0)
 
 
-def translations() -> dict[Any, Callable[..., Any]]:
-    return {torch.ops.aten.avg_pool2d.default: avg_pool(2), torch.ops.aten.avg_pool3d.default: avg_pool(3)}
+translates("aten::avg_pool2d.default")(avg_pool(2))
+translates("aten::avg_pool3d.default")(avg_pool(3))

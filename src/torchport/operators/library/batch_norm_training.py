@@ -11,17 +11,18 @@ Source of truth: ATen's native/Normalization.cpp.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import onnx_ir as ir
-import torch
 from onnxscript import opset18
+
+from torchport.operators.registering import translates
 
 op: Any = opset18  # its annotations know eager tensors only, not a graph's values
 HALF = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
+@translates("aten::native_batch_norm.default", "aten::_native_batch_norm_legit.default")
 def native_batch_norm(
     input: Any,
     weight: Any,
@@ -38,6 +39,7 @@ def native_batch_norm(
     return _by_batch(input, weight, bias, eps)[:3]
 
 
+@translates("aten::_native_batch_norm_legit_functional.default")
 def functional(
     input: Any,
     weight: Any,
@@ -58,6 +60,7 @@ def functional(
     return y, mean, rstd, _moved(running_mean, mean, momentum), _moved(running_var, unbiased, momentum)
 
 
+@translates("aten::_native_batch_norm_legit_no_training.default")
 def no_training(
     input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: float, eps: float
 ) -> Any:
@@ -102,13 +105,3 @@ def _moved(running: Any, towards: Any, momentum: float) -> Any:
 
 def _number(value: float, dtype: ir.DataType) -> Any:
     return op.Constant(value=ir.tensor(value, dtype=dtype))
-
-
-def translations() -> dict[Any, Callable[..., Any]]:
-    aten: Any = torch.ops.aten
-    return {
-        aten.native_batch_norm.default: native_batch_norm,
-        aten._native_batch_norm_legit.default: native_batch_norm,
-        aten._native_batch_norm_legit_functional.default: functional,
-        aten._native_batch_norm_legit_no_training.default: no_training,
-    }

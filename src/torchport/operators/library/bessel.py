@@ -20,13 +20,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from torchport.operators.library import bessel_coefficients as table
 from torchport.operators.library.special_numbers import floating, in_double, instead, nan_where, polynomial
+from torchport.operators.registering import composes
 
 _WAVE, _DECAY = 8.0, 2.0  # where near ends
 
@@ -156,27 +156,17 @@ def spherical_j0(x: Tensor) -> Tensor:
     return torch.where(torch.isinf(x), torch.zeros_like(x), result)
 
 
-def compositions() -> dict[Any, Callable[..., Any]]:
-    aten = torch.ops.aten
-    functions = {
-        aten.special_i0e: i0e,
-        aten.special_i1e: i1e,
-        aten.special_modified_bessel_k0: k0,
-        aten.special_modified_bessel_k1: k1,
-        aten.special_scaled_modified_bessel_k0: scaled_k0,
-        aten.special_scaled_modified_bessel_k1: scaled_k1,
-        aten.special_bessel_j0: j0,
-        aten.special_bessel_j1: j1,
-        aten.special_bessel_y0: y0,
-        aten.special_bessel_y1: y1,
-        aten.special_spherical_bessel_j0: spherical_j0,
-    }
-    growing = {
-        aten.i0: i0,
-        aten.special_i1: i1,
-        aten.special_modified_bessel_i0: i0,
-        aten.special_modified_bessel_i1: i1,
-    }
-    return {operator.default: in_double(function) for operator, function in functions.items()} | {
-        operator.default: _as_far_as_exp(function) for operator, function in growing.items()
-    }
+composes("aten::special_i0e.default")(in_double(i0e))
+composes("aten::special_i1e.default")(in_double(i1e))
+composes("aten::special_modified_bessel_k0.default")(in_double(k0))
+composes("aten::special_modified_bessel_k1.default")(in_double(k1))
+composes("aten::special_scaled_modified_bessel_k0.default")(in_double(scaled_k0))
+composes("aten::special_scaled_modified_bessel_k1.default")(in_double(scaled_k1))
+composes("aten::special_bessel_j0.default")(in_double(j0))
+composes("aten::special_bessel_j1.default")(in_double(j1))
+composes("aten::special_bessel_y0.default")(in_double(y0))
+composes("aten::special_bessel_y1.default")(in_double(y1))
+composes("aten::special_spherical_bessel_j0.default")(in_double(spherical_j0))
+# Under torch.special's other names too: torch.export keeps the name that was called (native_functions.yaml).
+composes("aten::i0.default", "aten::special_i0.default", "aten::special_modified_bessel_i0.default")(_as_far_as_exp(i0))
+composes("aten::special_i1.default", "aten::special_modified_bessel_i1.default")(_as_far_as_exp(i1))

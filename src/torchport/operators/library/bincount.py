@@ -7,16 +7,17 @@ Source of truth: ATen's native/SummaryOps.cpp. Weights of 32 bits give sums of 3
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import onnx_ir as ir
-import torch
 from onnxscript import opset18
+
+from torchport.operators.registering import translates
 
 op: Any = opset18  # its annotations know eager tensors only, not a graph's values
 
 
+@translates("aten::bincount.default")
 def bincount(self: Any, weights: Any = None, minlength: Any = 0) -> Any:
     """Translate one call: each amount is added to its place among zeros."""
     places = op.Cast(self, to=ir.DataType.INT64)
@@ -31,7 +32,3 @@ def bincount(self: Any, weights: Any = None, minlength: Any = 0) -> Any:
         amounts = op.Cast(weights, to=dtype)
     zeros = op.Expand(op.Constant(value=ir.tensor([0], dtype=dtype)), size)
     return op.ScatterElements(zeros, places, amounts, axis=0, reduction="add")
-
-
-def translations() -> dict[Any, Callable[..., Any]]:
-    return {torch.ops.aten.bincount.default: bincount}

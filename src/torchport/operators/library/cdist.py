@@ -12,21 +12,24 @@ Source of truth: ATen's native/Distance.cpp.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
+
+from torchport.operators.registering import composes
 
 _FEW = 25  # rows up to which PyTorch takes differences
 _NEVER_BY_PRODUCTS = 2  # of compute_mode
 
 
+@composes("aten::cdist.default", "aten::_cdist_forward.default")
 def cdist(x1: Any, x2: Any, p: float = 2.0, compute_mode: int | None = None) -> Any:
     if p == 2 and compute_mode != _NEVER_BY_PRODUCTS and not (_is_few(x1) and _is_few(x2)):
         return _by_products(x1.double(), x2.double()).to(x1.dtype)
     return _norm(x1.unsqueeze(-2) - x2.unsqueeze(-3), p)
 
 
+@composes("aten::pdist.default", "aten::_pdist_forward.default")
 def pdist(self: Any, p: float = 2.0) -> Any:
     first, second = _pairs(self.shape[0], self.device)
     difference = self.index_select(0, first) - self.index_select(0, second)
@@ -68,13 +71,3 @@ def _pairs(count: Any, device: torch.device) -> tuple[Any, Any]:
 
 def _begin(row: Any, count: Any) -> Any:
     return (row * (2 * count - 1 - row)) // 2
-
-
-def compositions() -> dict[Any, Callable[..., Any]]:
-    aten: Any = torch.ops.aten
-    return {
-        aten.cdist.default: cdist,
-        aten._cdist_forward.default: cdist,
-        aten.pdist.default: pdist,
-        aten._pdist_forward.default: pdist,
-    }

@@ -11,14 +11,12 @@ Source of truth: LAPACK's potf2, PyTorch's answers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from torchport.operators.library.loops import column, places, repeated, row
 from torchport.operators.library.triangular import is_empty, real, substituted
+from torchport.operators.registering import composes
 
 
 def factored(matrix: Tensor) -> tuple[Tensor, Tensor]:
@@ -46,37 +44,32 @@ def factored(matrix: Tensor) -> tuple[Tensor, Tensor]:
     return lower, info
 
 
+@composes("aten::linalg_cholesky_ex.default")
 def cholesky_ex(matrix: Tensor, *, upper: bool = False, check_errors: bool = False) -> tuple[Tensor, Tensor]:
     lower, info = factored(matrix.mT if upper else matrix)
     return lower.mT if upper else lower, info
 
 
+@composes("aten::cholesky.default")
 def cholesky(matrix: Tensor, upper: bool = False) -> Tensor:
     factor, info = cholesky_ex(matrix, upper=upper)
     good = (info == 0).unsqueeze(-1).unsqueeze(-1)
     return torch.where(good, factor, torch.full_like(factor, float("nan")))
 
 
+@composes("aten::linalg_cholesky.default")
 def linalg_cholesky(matrix: Tensor, *, upper: bool = False) -> Tensor:
     return cholesky(matrix, upper)
 
 
+@composes("aten::cholesky_solve.default")
 def cholesky_solve(right: Tensor, factor: Tensor, upper: bool = False) -> Tensor:
     """X of A·X = right, where A is given by its factor."""
     lower = factor.mT if upper else factor
     return substituted(lower.mT, substituted(lower, right, upper=False), upper=True)
 
 
+@composes("aten::cholesky_inverse.default")
 def cholesky_inverse(factor: Tensor, upper: bool = False) -> Tensor:
     unit = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
     return cholesky_solve(unit, factor, upper)
-
-
-def compositions() -> dict[Any, Callable[..., Any]]:
-    return {
-        torch.ops.aten.cholesky.default: cholesky,
-        torch.ops.aten.cholesky_inverse.default: cholesky_inverse,
-        torch.ops.aten.cholesky_solve.default: cholesky_solve,
-        torch.ops.aten.linalg_cholesky.default: linalg_cholesky,
-        torch.ops.aten.linalg_cholesky_ex.default: cholesky_ex,
-    }

@@ -16,8 +16,7 @@ import torch
 from torch.nn import functional
 
 from torchport.operators.composing import only_where
-
-aten: Any = torch.ops.aten
+from torchport.operators.registering import composes
 
 
 def _beyond(stride: Sequence[int], output_padding: Sequence[int], axes: int) -> bool:
@@ -59,6 +58,7 @@ def conv_transpose(axes: int) -> Callable[..., Any]:
     return composition
 
 
+@composes("aten::convolution.default")
 @only_where(
     lambda input, weight, bias, stride, padding, dilation, transposed, output_padding, groups: (
         transposed and _beyond(stride, output_padding, weight.dim() - 2)
@@ -94,10 +94,6 @@ def _transposed(
     return y if bias is None else y + bias.reshape(-1, *[1] * axes)
 
 
-def compositions() -> dict[Any, Callable[..., Any]]:
-    return {
-        aten.conv_transpose1d.default: conv_transpose(1),
-        aten.conv_transpose2d.input: conv_transpose(2),
-        aten.conv_transpose3d.input: conv_transpose(3),
-        aten.convolution.default: convolution,
-    }
+composes("aten::conv_transpose1d.default")(conv_transpose(1))
+composes("aten::conv_transpose2d.input")(conv_transpose(2))
+composes("aten::conv_transpose3d.input")(conv_transpose(3))

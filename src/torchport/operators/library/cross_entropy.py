@@ -10,12 +10,12 @@ Source of truth: ATen's native/LossNLL.cpp.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from torchport.operators.composing import only_where
+from torchport.operators.registering import composes
 
 MEAN, SUM = 1, 2
 
@@ -31,6 +31,7 @@ def _applies(
     return bool(self.dim() == 1 or target.is_floating_point() or label_smoothing != 0.0)
 
 
+@composes("aten::cross_entropy_loss.default")
 @only_where(_applies)
 def cross_entropy(
     self: Any,
@@ -68,8 +69,3 @@ def _of_classes(log: Any, target: Any, weight: Any, each: Any, ignored: int, smo
         spread = -(log if each is None else log * each).sum(1)
         loss = loss * (1 - smoothing) + spread * (smoothing / log.shape[1])
     return torch.where(counts, loss, nothing), torch.where(counts, own, nothing).sum()
-
-
-def compositions() -> dict[Any, Callable[..., Any]]:
-    aten: Any = torch.ops.aten
-    return {aten.cross_entropy_loss.default: cross_entropy}

@@ -6,17 +6,17 @@ library of the user's with torchvision's schema. Source of truth: DeformConv's s
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import torch
 from onnxscript import evaluator, opset19 as op
 
 from torchport.errors import OpsetError
+from torchport.operators.registering import translates
 
 _FIRST = 19
 
 
+@translates("torchvision::deform_conv2d.default")
 def deform_conv2d(
     input: Any,
     weight: Any,
@@ -53,8 +53,3 @@ def deform_conv2d(
         pads=[pad_h, pad_w, pad_h, pad_w],
         strides=[stride_h, stride_w],
     )
-
-
-def translations() -> dict[Any, Callable[..., Any]]:
-    known = getattr(torch.ops.torchvision, "deform_conv2d", None)
-    return {known.default: deform_conv2d} if known is not None else {}

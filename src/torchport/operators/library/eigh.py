@@ -11,9 +11,6 @@ Source of truth: PyTorch's answers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -21,6 +18,7 @@ from torchport.operators.library.householder import scale
 from torchport.operators.library.jacobi import LARGEST, moved_on, rotated, rotation, rounds
 from torchport.operators.library.loops import repeated
 from torchport.operators.library.triangular import is_empty, real, side
+from torchport.operators.registering import composes
 
 
 def diagonalized(matrix: Tensor, uplo: str = "L", *, vectors: bool) -> tuple[Tensor, Tensor]:
@@ -46,6 +44,7 @@ def diagonalized(matrix: Tensor, uplo: str = "L", *, vectors: bool) -> tuple[Ten
     return (work * unit).sum(-1) * size.squeeze(-1), basis[0] if vectors else none
 
 
+@composes("aten::linalg_eigh.default")
 def eigh(matrix: Tensor, uplo: str = "L") -> tuple[Tensor, Tensor]:
     values, basis = diagonalized(matrix, uplo, vectors=True)
     if is_empty(matrix):
@@ -56,18 +55,12 @@ def eigh(matrix: Tensor, uplo: str = "L") -> tuple[Tensor, Tensor]:
     return values, torch.where(largest < 0, -basis, basis)
 
 
+@composes("aten::linalg_eigvalsh.default")
 def eigvalsh(matrix: Tensor, uplo: str = "L") -> Tensor:
     values = diagonalized(matrix, uplo, vectors=False)[0]
     return values if is_empty(matrix) else values.sort(-1).values
 
 
+@composes("aten::_linalg_eigh.default")
 def eigh_or_values(matrix: Tensor, uplo: str = "L", compute_v: bool = True) -> tuple[Tensor, Tensor]:
     return eigh(matrix, uplo) if compute_v else (eigvalsh(matrix, uplo), matrix.new_zeros((0,)))
-
-
-def compositions() -> dict[Any, Callable[..., Any]]:
-    return {
-        torch.ops.aten.linalg_eigh.default: eigh,
-        torch.ops.aten.linalg_eigvalsh.default: eigvalsh,
-        torch.ops.aten._linalg_eigh.default: eigh_or_values,
-    }

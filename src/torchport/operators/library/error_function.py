@@ -15,8 +15,6 @@ Source of truth: PyTorch's answers; DLMF 7.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,6 +22,7 @@ from torch import Tensor
 from torchport.operators.composing import only_where
 from torchport.operators.library.log1p import log1p
 from torchport.operators.library.special_numbers import in_double, instead, nan_where, polynomial
+from torchport.operators.registering import composes
 
 _ERF = [2 / math.sqrt(math.pi) * (-1) ** k / (math.factorial(k) * (2 * k + 1)) for k in range(20)]
 _MIDDLE = 3.75  # of the axis, where the polynomial's argument is zero
@@ -116,24 +115,21 @@ def _is_double(self: Tensor) -> bool:
     return self.dtype == torch.float64
 
 
+@composes("aten::erf.default", "aten::special_erf.default")
 @only_where(_is_double)
 def _erf_of_double(self: Tensor) -> Tensor:
     return erf(self)
 
 
+@composes("aten::special_ndtr.default")
 @only_where(_is_double)
 def _ndtr_of_double(self: Tensor) -> Tensor:
     return (1 + erf(self / math.sqrt(2))) / 2
 
 
-def compositions() -> dict[Any, Callable[..., Any]]:
-    aten = torch.ops.aten
-    return {
-        aten.erf.default: _erf_of_double,
-        aten.erfc.default: in_double(erfc),
-        aten.special_erfcx.default: in_double(erfcx),
-        aten.erfinv.default: in_double(erfinv),
-        aten.special_ndtr.default: _ndtr_of_double,
-        aten.special_log_ndtr.default: in_double(log_ndtr),
-        aten.special_ndtri.default: in_double(ndtri),
-    }
+# Under torch.special's other names too: torch.export keeps the name that was called (native_functions.yaml).
+composes("aten::erfc.default", "aten::special_erfc.default")(in_double(erfc))
+composes("aten::special_erfcx.default")(in_double(erfcx))
+composes("aten::erfinv.default", "aten::special_erfinv.default")(in_double(erfinv))
+composes("aten::special_log_ndtr.default")(in_double(log_ndtr))
+composes("aten::special_ndtri.default")(in_double(ndtri))

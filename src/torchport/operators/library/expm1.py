@@ -11,16 +11,17 @@ Source of truth: PyTorch's answers, which are the C library's expm1.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import onnx_ir as ir
-import torch
 from onnxscript import opset18
+
+from torchport.operators.registering import translates
 
 op: Any = opset18  # its annotations know eager tensors only, not a graph's values
 
 
+@translates("aten::expm1.default")
 def expm1(x: Any) -> Any:
     """Translate one call; `x` is the graph's value."""
     if x.dtype not in (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE):
@@ -33,7 +34,3 @@ def expm1(x: Any) -> Any:
     t = op.Tanh(op.Mul(op.Where(small, x, half), half))  # a number in range where the other branch is taken
     near = op.Div(op.Mul(two, t), op.Sub(one, t))
     return op.Where(small, near, op.Sub(op.Exp(x), one))
-
-
-def translations() -> dict[Any, Callable[..., Any]]:
-    return {torch.ops.aten.expm1.default: expm1}

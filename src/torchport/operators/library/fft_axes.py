@@ -17,8 +17,7 @@ from typing import Any
 import torch
 
 from torchport.operators.composing import only_where
-
-aten: Any = torch.ops.aten
+from torchport.operators.registering import composes
 
 
 def along_axes(inverse: bool, default: Sequence[int] | None) -> Callable[..., Any]:
@@ -84,14 +83,11 @@ def _resized(x: Any, sizes: Sequence[Any], axes: Sequence[int]) -> Any:
     return torch.view_as_complex(parts.contiguous()) if x.is_complex() else parts
 
 
-def compositions() -> dict[Any, Callable[..., Any]]:
-    return {
-        aten.fft_fft.default: along_one(inverse=False),
-        aten.fft_ifft.default: along_one(inverse=True),
-        aten.fft_fft2.default: along_axes(inverse=False, default=(-2, -1)),
-        aten.fft_ifft2.default: along_axes(inverse=True, default=(-2, -1)),
-        aten.fft_fftn.default: along_axes(inverse=False, default=None),
-        aten.fft_ifftn.default: along_axes(inverse=True, default=None),
-        aten.fft_ihfft2.default: hermitian_inverse(default=(-2, -1)),
-        aten.fft_ihfftn.default: hermitian_inverse(default=None),
-    }
+composes("aten::fft_fft.default")(along_one(inverse=False))
+composes("aten::fft_ifft.default")(along_one(inverse=True))
+composes("aten::fft_fft2.default")(along_axes(inverse=False, default=(-2, -1)))
+composes("aten::fft_ifft2.default")(along_axes(inverse=True, default=(-2, -1)))
+composes("aten::fft_fftn.default")(along_axes(inverse=False, default=None))
+composes("aten::fft_ifftn.default")(along_axes(inverse=True, default=None))
+composes("aten::fft_ihfft2.default")(hermitian_inverse(default=(-2, -1)))
+composes("aten::fft_ihfftn.default")(hermitian_inverse(default=None))

@@ -15,18 +15,20 @@ Source of truth: PyTorch's answers, which are the C library's.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from torchport.operators.library.special_numbers import as_tensor, floating, instead
+from torchport.operators.registering import composes
 
 
+@composes("aten::fmax.default")
 def fmax(self: Tensor, other: Tensor) -> Tensor:
     return _beside_nan(torch.maximum, self, other)
 
 
+@composes("aten::fmin.default")
 def fmin(self: Tensor, other: Tensor) -> Tensor:
     return _beside_nan(torch.minimum, self, other)
 
@@ -39,22 +41,26 @@ def _beside_nan(choose: Callable[[Tensor, Tensor], Tensor], self: Tensor, other:
     return choose(torch.where(torch.isnan(x), y, x), torch.where(torch.isnan(y), x, y))
 
 
+@composes("aten::signbit.default")
 def signbit(self: Tensor) -> Tensor:
     if self.dtype.is_floating_point:
         return (self < 0) | ((self == 0) & (1 / self < 0))
     return torch.zeros_like(self) if self.dtype == torch.bool else self < 0
 
 
+@composes("aten::copysign.Tensor")
 def copysign(self: Tensor, other: Tensor) -> Tensor:
     dtype = floating(self, other)
     size = torch.abs(self.to(dtype))
     return torch.where(signbit(other), -size, size)
 
 
+@composes("aten::copysign.Scalar")
 def copysign_number(self: Tensor, other: float) -> Tensor:
     return copysign(self, as_tensor(other, self))
 
 
+@composes("aten::hypot.default")
 def hypot(self: Tensor, other: Tensor) -> Tensor:
     dtype = torch.result_type(self, other)
     x, y = torch.abs(self.to(dtype)), torch.abs(other.to(dtype))
@@ -64,6 +70,7 @@ def hypot(self: Tensor, other: Tensor) -> Tensor:
     return torch.where(torch.isinf(x) | torch.isinf(y), torch.full_like(result, torch.inf), result)
 
 
+@composes("aten::frexp.Tensor")
 def frexp(self: Tensor) -> tuple[Tensor, Tensor]:
     mantissa, exponent = _frexp(self.to(torch.float64))
     return mantissa.to(self.dtype), exponent.to(torch.int32)
@@ -83,6 +90,7 @@ def _frexp(x: Tensor) -> tuple[Tensor, Tensor]:
     return torch.where(torch.isfinite(x), rest, x), total
 
 
+@composes("aten::nextafter.default")
 def nextafter(self: Tensor, other: Tensor) -> Tensor:
     dtype = torch.result_type(self, other)
     if dtype not in (torch.float32, torch.float64):
@@ -100,17 +108,3 @@ def nextafter(self: Tensor, other: Tensor) -> Tensor:
     result = torch.where(torch.isinf(x), torch.sign(x) * limits.max, result)
     result = torch.where(x == y, y, result)
     return torch.where(torch.isnan(x) | torch.isnan(y), x + y, result).to(dtype)
-
-
-def compositions() -> dict[Any, Callable[..., Any]]:
-    aten = torch.ops.aten
-    return {
-        aten.fmax.default: fmax,
-        aten.fmin.default: fmin,
-        aten.signbit.default: signbit,
-        aten.copysign.Tensor: copysign,
-        aten.copysign.Scalar: copysign_number,
-        aten.hypot.default: hypot,
-        aten.frexp.Tensor: frexp,
-        aten.nextafter.default: nextafter,
-    }

@@ -19,7 +19,6 @@ makes of it, and ζ is ∞ at the poles, NaN for s < 1 and for a negative q with
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -31,10 +30,12 @@ from torchport.operators.library.special_numbers import (
     instead,
     is_whole,
     nan_where,
+    of_number_and_tensor,
+    of_tensor_and_number,
     polynomial,
-    scalars,
     sin_pi,
 )
+from torchport.operators.registering import composes
 
 _BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6, -3617 / 510)  # B₂, B₄, …
 _STEPS = 10
@@ -70,6 +71,7 @@ def _sum_of_powers(x: Tensor, exponent: Tensor | int) -> Tensor:
     return total
 
 
+@composes("aten::mvlgamma.default", "aten::special_multigammaln.default")
 def mvlgamma(self: Tensor, p: int) -> Tensor:
     """log π · p(p - 1)/4 + Σ log Γ(x - k/2), k < p"""
     x = self.to(torch.float64)
@@ -127,6 +129,7 @@ def _zeta_positive(s: Tensor | int, q: Tensor) -> Tensor:
     return _sum_of_powers(q, -s) + torch.pow(end, -s) * (end / (s - 1) + 0.5 + series / end)
 
 
+@composes("aten::polygamma.default", "aten::special_polygamma.default")
 def polygamma(n: int, self: Tensor) -> Tensor:
     """The n-th derivative of ψ."""
     if n == 0:
@@ -152,13 +155,9 @@ def _trigamma(x: Tensor) -> Tensor:
     return torch.where(wide == torch.inf, torch.zeros_like(wide), result)
 
 
-def compositions() -> dict[Any, Callable[..., Any]]:
-    aten = torch.ops.aten
-    return {
-        aten.lgamma.default: in_double(log_gamma),
-        aten.mvlgamma.default: mvlgamma,
-        aten.digamma.default: in_double(digamma),
-        aten.polygamma.default: polygamma,
-        aten.special_zeta.default: in_double(zeta),
-        **scalars(in_double(zeta), aten.special_zeta, "self_scalar", "other_scalar"),
-    }
+# Under torch.special's other names too: torch.export keeps the name that was called (native_functions.yaml).
+composes("aten::lgamma.default", "aten::special_gammaln.default")(in_double(log_gamma))
+composes("aten::digamma.default", "aten::special_digamma.default", "aten::special_psi.default")(in_double(digamma))
+composes("aten::special_zeta.default")(in_double(zeta))
+composes("aten::special_zeta.self_scalar")(of_number_and_tensor(in_double(zeta)))
+composes("aten::special_zeta.other_scalar")(of_tensor_and_number(in_double(zeta)))

@@ -11,15 +11,17 @@ Source of truth: ATen's native/GridSampler.h and native/GridSampler.cpp.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from typing import Any
 
 import torch
+
+from torchport.operators.registering import composes
 
 _LINEAR, _NEAREST = 0, 1
 _ZEROS, _BORDER = 0, 1
 
 
+@composes("aten::grid_sampler.default")
 def grid_sampler(input: Any, grid: Any, interpolation_mode: int, padding_mode: int, align_corners: bool) -> Any:
     """What PyTorch calls for images and volumes."""
     if input.dim() == 4:
@@ -27,6 +29,7 @@ def grid_sampler(input: Any, grid: Any, interpolation_mode: int, padding_mode: i
     return grid_sampler_3d(input, grid, interpolation_mode, padding_mode, align_corners)
 
 
+@composes("aten::grid_sampler_3d.default")
 def grid_sampler_3d(input: Any, grid: Any, interpolation_mode: int, padding_mode: int, align_corners: bool) -> Any:
     if interpolation_mode not in (_LINEAR, _NEAREST):
         raise NotImplementedError("grid_sampler of volumes is linear or nearest")
@@ -82,8 +85,3 @@ def _taken(flat: Any, at: list[Any], sizes: Any) -> Any:
         index = index * size + torch.where(here, place, 0).long()
     index, inside = (t.unsqueeze(1).expand(-1, flat.shape[1], -1) for t in (index, inside))
     return torch.where(inside, flat.gather(2, index), 0)
-
-
-def compositions() -> dict[Any, Callable[..., Any]]:
-    aten = torch.ops.aten
-    return {aten.grid_sampler.default: grid_sampler, aten.grid_sampler_3d.default: grid_sampler_3d}

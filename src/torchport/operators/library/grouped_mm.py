@@ -11,16 +11,17 @@ Source of truth: `grouped_mm` in torch/nn/functional.py, `_grouped_mm_fallback` 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import onnx_ir as ir
-import torch
 from onnxscript import opset18
+
+from torchport.operators.registering import translates
 
 op: Any = opset18  # its annotations know eager tensors only, not a graph's values
 
 
+@translates("aten::_grouped_mm.default", "transformers::grouped_mm_fallback.default")
 def grouped_mm(rows: Any, weight: Any, offs: Any = None, bias: Any = None, out_dtype: Any = None) -> Any:
     """Translate one call; `rows` and the others are the graph's values."""
     if offs is None:
@@ -43,9 +44,3 @@ def grouped_mm(rows: Any, weight: Any, offs: Any = None, bias: Any = None, out_d
 
 def _typed(value: Any, dtype: Any) -> Any:
     return value if dtype is None else op.Cast(value, to=dtype)
-
-
-def translations() -> dict[Any, Callable[..., Any]]:
-    found: dict[Any, Callable[..., Any]] = {torch.ops.aten._grouped_mm.default: grouped_mm}
-    fallback = getattr(torch.ops.transformers, "grouped_mm_fallback", None)  # where that package is imported
-    return found | ({fallback.default: grouped_mm} if fallback is not None else {})

@@ -10,14 +10,16 @@ Source of truth: ATen's native/Histogram.cpp and native/cpu/HistogramKernel.cpp.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from torchport.operators.library.searchsorted import search
+from torchport.operators.registering import composes
 
 
+@composes("aten::histogram.bins_tensor")
 def histogram_of_edges(self: Any, bins: Any, *, weight: Any = None, density: bool = False) -> tuple[Any, Any]:
     x = self.reshape(-1)
     place, inside = places_in(bins, x)
@@ -29,6 +31,7 @@ def histogram_of_edges(self: Any, bins: Any, *, weight: Any = None, density: boo
     return hist, bins.clone()
 
 
+@composes("aten::histogram.bin_ct")
 def histogram_of_count(
     self: Any, bins: int = 100, *, range: Sequence[float] | None = None, weight: Any = None, density: bool = False
 ) -> tuple[Any, Any]:
@@ -61,8 +64,3 @@ def _even(low: Any, high: Any, count: int) -> Any:
     place = torch.arange(count + 1, device=low.device)
     forth, back = low.double() + step * place, high.double() - step * (count - place)
     return torch.where(place < (count + 1) // 2, forth, back).to(low.dtype)
-
-
-def compositions() -> dict[Any, Callable[..., Any]]:
-    aten = torch.ops.aten
-    return {aten.histogram.bins_tensor: histogram_of_edges, aten.histogram.bin_ct: histogram_of_count}

@@ -11,16 +11,16 @@ Source of truth: ATen's native/Histogram.cpp and native/cpu/HistogramKernel.cpp.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from torchport.operators.library.histogram import even_edges, places_in
+from torchport.operators.registering import composes
 
-aten: Any = torch.ops.aten
 
-
+@composes("aten::histogramdd.TensorList_bins")
 def of_edges(self: Any, bins: Sequence[Any], range: Any = None, weight: Any = None, density: bool = False) -> Any:
     rows = self.reshape(-1, self.shape[-1])
     counts = [edges.shape[0] - 1 for edges in bins]
@@ -38,6 +38,7 @@ def of_edges(self: Any, bins: Sequence[Any], range: Any = None, weight: Any = No
     return hist, [edges.clone() for edges in bins]
 
 
+@composes("aten::histogramdd.default")
 def of_counts(self: Any, bins: Sequence[int], range: Any = None, weight: Any = None, density: bool = False) -> Any:
     columns = self.reshape(-1, self.shape[-1]).unbind(-1)
     ranges = [None] * len(bins) if range is None else list(zip(range[::2], range[1::2], strict=True))
@@ -45,13 +46,6 @@ def of_counts(self: Any, bins: Sequence[int], range: Any = None, weight: Any = N
     return of_edges(self, edges, None, weight, density)
 
 
+@composes("aten::histogramdd.int_bins")
 def of_count(self: Any, bins: int, range: Any = None, weight: Any = None, density: bool = False) -> Any:
     return of_counts(self, [bins] * self.shape[-1], range, weight, density)
-
-
-def compositions() -> dict[Any, Callable[..., Any]]:
-    return {
-        aten.histogramdd.default: of_counts,
-        aten.histogramdd.int_bins: of_count,
-        aten.histogramdd.TensorList_bins: of_edges,
-    }

@@ -13,7 +13,6 @@ Source of truth: LAPACK's geqr2, larfg and org2r, PyTorch's answers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,6 +20,7 @@ from torch import Tensor
 
 from torchport.operators.library.loops import column, places, repeated, row
 from torchport.operators.library.triangular import is_empty, real
+from torchport.operators.registering import composes
 
 
 def scale(matrix: Tensor) -> Tensor:
@@ -81,15 +81,18 @@ def _unit(like: Tensor, height: Any, width: Any) -> Tensor:
     return unit.expand(*like.shape[:-2], height, width)
 
 
+@composes("aten::geqrf.default")
 def geqrf(matrix: Tensor) -> tuple[Tensor, Tensor]:
     return factored(matrix)
 
 
+@composes("aten::linalg_householder_product.default", "aten::orgqr.default")
 def householder_product(vectors: Tensor, factors: Tensor) -> Tensor:
     height, width = real(vectors).shape[-2:]
     return _reflected(vectors, factors, _unit(vectors, height, width), turned=False)
 
 
+@composes("aten::ormqr.default")
 def ormqr(vectors: Tensor, factors: Tensor, other: Tensor, left: bool = True, transpose: bool = False) -> Tensor:
     real(vectors)
     if left:
@@ -97,6 +100,7 @@ def ormqr(vectors: Tensor, factors: Tensor, other: Tensor, left: bool = True, tr
     return _reflected(vectors, factors, other.mT, turned=not transpose).mT
 
 
+@composes("aten::linalg_qr.default")
 def qr(matrix: Tensor, mode: str = "reduced") -> tuple[Tensor, Tensor]:
     height, width = real(matrix).shape[-2:]
     least = min(height, width)
@@ -108,16 +112,6 @@ def qr(matrix: Tensor, mode: str = "reduced") -> tuple[Tensor, Tensor]:
     return _reflected(packed, factors, unit, turned=False), packed[..., :rows, :].triu()
 
 
+@composes("aten::qr.default")
 def old_qr(matrix: Tensor, some: bool = True) -> tuple[Tensor, Tensor]:
     return qr(matrix, "reduced" if some else "complete")
-
-
-def compositions() -> dict[Any, Callable[..., Any]]:
-    return {
-        torch.ops.aten.geqrf.default: geqrf,
-        torch.ops.aten.linalg_householder_product.default: householder_product,
-        torch.ops.aten.orgqr.default: householder_product,
-        torch.ops.aten.ormqr.default: ormqr,
-        torch.ops.aten.linalg_qr.default: qr,
-        torch.ops.aten.qr.default: old_qr,
-    }

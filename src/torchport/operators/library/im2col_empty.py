@@ -10,14 +10,14 @@ Source of truth: PyTorch's answers.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import torch
-
 from torchport.operators.composing import only_where
+from torchport.operators.registering import composes
 
 
+@composes("aten::im2col.default")
 @only_where(
     lambda self, kernel_size, dilation, padding, stride: (
         self.dim() == 4 and isinstance(self.shape[0], int) and self.shape[0] == 0
@@ -29,8 +29,3 @@ def im2col(
     each = zip(self.shape[-2:], kernel_size, dilation, padding, stride, strict=True)
     windows = [(size + 2 * p - d * (k - 1) - 1) // s + 1 for size, k, d, p, s in each]
     return self.new_zeros((0, self.shape[1] * math.prod(kernel_size), math.prod(windows)))
-
-
-def compositions() -> dict[Any, Callable[..., Any]]:
-    aten: Any = torch.ops.aten
-    return {aten.im2col.default: im2col}

@@ -13,14 +13,12 @@ Source of truth: ATen's native/Math.h for the edges.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from torchport.operators.library.gamma import log_gamma
 from torchport.operators.library.special_numbers import in_double, instead, nan_where
+from torchport.operators.registering import composes
 
 _FIRST, _STEP, _POINTS = -4.0, 0.08, 106  # of u
 _TERMS = 20
@@ -77,5 +75,6 @@ def _edges(a: Tensor, x: Tensor, result: Tensor, at_zero: float) -> Tensor:
     return nan_where(undefined, result)
 
 
-def compositions() -> dict[Any, Callable[..., Any]]:
-    return {torch.ops.aten.igamma.default: in_double(igamma), torch.ops.aten.igammac.default: in_double(igammac)}
+# Under torch.special's other names too: torch.export keeps the name that was called (native_functions.yaml).
+composes("aten::igamma.default", "aten::special_gammainc.default")(in_double(igamma))
+composes("aten::igammac.default", "aten::special_gammaincc.default")(in_double(igammac))

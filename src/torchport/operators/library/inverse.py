@@ -11,8 +11,6 @@ Source of truth: aten/src/ATen/native/BatchLinearAlgebra.cpp and LinearAlgebra.c
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,6 +18,7 @@ from torch import Tensor
 from torchport.operators.library.loops import column, repeated
 from torchport.operators.library.lu import factored, solved
 from torchport.operators.library.triangular import is_empty
+from torchport.operators.registering import composes
 
 
 def inverted(matrix: Tensor) -> tuple[Tensor, Tensor]:
@@ -29,10 +28,12 @@ def inverted(matrix: Tensor) -> tuple[Tensor, Tensor]:
     return solved(packed, pivots, unit), info
 
 
+@composes("aten::linalg_inv_ex.default")
 def inv_ex(matrix: Tensor, *, check_errors: bool = False) -> tuple[Tensor, Tensor]:
     return inverted(matrix)
 
 
+@composes("aten::linalg_inv.default", "aten::inverse.default")
 def inv(matrix: Tensor) -> Tensor:
     return inverted(matrix)[0]
 
@@ -46,27 +47,32 @@ def _solve(matrix: Tensor, right: Tensor, left: bool) -> tuple[Tensor, Tensor, T
     return result.squeeze(-1) if vector else result, packed, pivots, info
 
 
+@composes("aten::_linalg_solve_ex.default")
 def solve_with_factors(
     matrix: Tensor, right: Tensor, *, left: bool = True, check_errors: bool = False
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return _solve(matrix, right, left)
 
 
+@composes("aten::linalg_solve_ex.default")
 def solve_ex(matrix: Tensor, right: Tensor, *, left: bool = True, check_errors: bool = False) -> tuple[Tensor, Tensor]:
     result, _, _, info = _solve(matrix, right, left)
     return result, info
 
 
+@composes("aten::linalg_solve.default")
 def solve(matrix: Tensor, right: Tensor, *, left: bool = True) -> Tensor:
     return _solve(matrix, right, left)[0]
 
 
+@composes("aten::linalg_tensorinv.default")
 def tensorinv(tensor: Tensor, ind: int = 2) -> Tensor:
     """The first `ind` axes are the rows of the matrix, the others its columns."""
     rows, columns = tensor.shape[:ind], tensor.shape[ind:]
     return inv(tensor.reshape(math.prod(rows), math.prod(columns))).reshape(*columns, *rows)
 
 
+@composes("aten::linalg_tensorsolve.default")
 def tensorsolve(tensor: Tensor, right: Tensor, dims: list[int] | None = None) -> Tensor:
     """The last axes of the tensor are the unknowns, as many numbers as `right` has."""
     moved = tensor.movedim(dims, list(range(tensor.dim() - len(dims), tensor.dim()))) if dims else tensor
@@ -95,15 +101,18 @@ def _product(numbers: Tensor) -> Tensor:
     return repeated(numbers.shape[-1], step, (torch.ones_like(numbers[..., :1]),), (numbers,))[0].squeeze(-1)
 
 
+@composes("aten::_linalg_det.default")
 def det_with_factors(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     sign, diagonal, packed, pivots = _diagonal(matrix)
     return sign * _product(diagonal), packed, pivots
 
 
+@composes("aten::linalg_det.default", "aten::det.default")
 def det(matrix: Tensor) -> Tensor:
     return det_with_factors(matrix)[0]
 
 
+@composes("aten::_linalg_slogdet.default")
 def slogdet_with_factors(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     sign, diagonal, packed, pivots = _diagonal(matrix)
     logarithm = torch.zeros(sign.shape, dtype=sign.dtype, device=sign.device)
@@ -112,15 +121,18 @@ def slogdet_with_factors(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor
     return sign * _product(diagonal.sign()), logarithm, packed, pivots
 
 
+@composes("aten::linalg_slogdet.default", "aten::slogdet.default")
 def slogdet(matrix: Tensor) -> tuple[Tensor, Tensor]:
     return slogdet_with_factors(matrix)[:2]
 
 
+@composes("aten::logdet.default")
 def logdet(matrix: Tensor) -> Tensor:
     sign, logarithm = slogdet(matrix)
     return torch.where(sign == -1, torch.full_like(logarithm, float("nan")), logarithm)
 
 
+@composes("aten::linalg_matrix_power.default", "aten::matrix_power.default")
 def matrix_power(matrix: Tensor, exponent: int) -> Tensor:
     """By squaring."""
     if exponent < 0:
@@ -131,26 +143,3 @@ def matrix_power(matrix: Tensor, exponent: int) -> Tensor:
     if half is None:
         return matrix.clone()
     return half @ half if exponent % 2 == 0 else half @ half @ matrix
-
-
-def compositions() -> dict[Any, Callable[..., Any]]:
-    aten = torch.ops.aten
-    return {
-        aten.linalg_inv.default: inv,
-        aten.inverse.default: inv,
-        aten.linalg_inv_ex.default: inv_ex,
-        aten.linalg_solve.default: solve,
-        aten.linalg_solve_ex.default: solve_ex,
-        aten._linalg_solve_ex.default: solve_with_factors,
-        aten.linalg_tensorinv.default: tensorinv,
-        aten.linalg_tensorsolve.default: tensorsolve,
-        aten.linalg_det.default: det,
-        aten.det.default: det,
-        aten._linalg_det.default: det_with_factors,
-        aten.linalg_slogdet.default: slogdet,
-        aten.slogdet.default: slogdet,
-        aten._linalg_slogdet.default: slogdet_with_factors,
-        aten.logdet.default: logdet,
-        aten.linalg_matrix_power.default: matrix_power,
-        aten.matrix_power.default: matrix_power,
-    }

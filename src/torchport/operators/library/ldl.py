@@ -14,14 +14,13 @@ Source of truth: LAPACK's sytf2 and sytrs, PyTorch's answers.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from torchport.operators.library.lu import swapped
 from torchport.operators.library.triangular import is_empty, real, side
+from torchport.operators.registering import composes
 
 LARGEST = 16  # columns; they are written out one by one
 ALPHA = (1 + math.sqrt(17)) / 8
@@ -97,12 +96,14 @@ def factored(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return torch.stack(columns, -1), torch.cat(pivots, -1), info.squeeze(-1)
 
 
+@composes("aten::linalg_ldl_factor_ex.default")
 def ldl_factor_ex(
     matrix: Tensor, *, hermitian: bool = False, check_errors: bool = False
 ) -> tuple[Tensor, Tensor, Tensor]:
     return factored(matrix)
 
 
+@composes("aten::linalg_ldl_factor.default")
 def ldl_factor(matrix: Tensor, *, hermitian: bool = False) -> tuple[Tensor, Tensor]:
     return factored(matrix)[:2]
 
@@ -134,6 +135,7 @@ def _divided(packed: Tensor, starts: list[Tensor], work: Tensor, k: int) -> Tens
     return torch.where(rows == k, row, work)
 
 
+@composes("aten::linalg_ldl_solve.default")
 def ldl_solve(packed: Tensor, pivots: Tensor, right: Tensor, *, hermitian: bool = False) -> Tensor:
     """X of A·X = right: through P·L and D, and through (P·L)ᵀ, whose steps are the first ones backwards.
 
@@ -162,11 +164,3 @@ def ldl_solve(packed: Tensor, pivots: Tensor, right: Tensor, *, hermitian: bool 
         work = torch.where(rows == k, work - multiples[k].mT @ work, work)
         work = work.gather(-2, orders[k])
     return work
-
-
-def compositions() -> dict[Any, Callable[..., Any]]:
-    return {
-        torch.ops.aten.linalg_ldl_factor.default: ldl_factor,
-        torch.ops.aten.linalg_ldl_factor_ex.default: ldl_factor_ex,
-        torch.ops.aten.linalg_ldl_solve.default: ldl_solve,
-    }

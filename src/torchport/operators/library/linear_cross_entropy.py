@@ -11,13 +11,17 @@ Source of truth: torch/nn/modules/linear_cross_entropy.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.nn import functional
 
+from torchport.operators.registering import composes
 
+_DEFINED_IN = "torch.nn.modules.linear_cross_entropy"
+
+
+@composes("torch_nn::_linear_cross_entropy_batch_chunked.default", defined_in=_DEFINED_IN)
 def chunked(
     input: Any,
     linear_weight: Any,
@@ -42,6 +46,7 @@ def chunked(
     return loss, input.new_zeros(of_input), input.new_zeros(of_weight), input.new_zeros(of_bias)
 
 
+@composes("torch_nn::_linear_cross_entropy_batch_chunked_no_reduction.default", defined_in=_DEFINED_IN)
 def unreduced(
     input: Any,
     linear_weight: Any,
@@ -63,13 +68,3 @@ def _loss(
     return functional.cross_entropy(
         logits, target, weight, ignore_index=ignored, reduction=reduction, label_smoothing=smoothing
     )
-
-
-def compositions() -> dict[Any, Callable[..., Any]]:
-    import torch.nn.modules.linear_cross_entropy
-
-    space: Any = torch.ops.torch_nn
-    return {
-        space._linear_cross_entropy_batch_chunked.default: chunked,
-        space._linear_cross_entropy_batch_chunked_no_reduction.default: unreduced,
-    }

@@ -9,12 +9,12 @@ Source of truth: ATen's native/RangeFactories.cpp and native/cpu/RangeFactoriesK
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from torchport.operators.composing import only_where
+from torchport.operators.registering import composes
 
 
 def is_open(start: Any = None, end: Any = None, steps: Any = None, *_: Any, **__: Any) -> bool:
@@ -52,8 +52,6 @@ def _number(value: Any, dtype: torch.dtype) -> Any:
     return tensor.to(dtype).to(torch.float64)
 
 
-def compositions() -> dict[Any, Callable[..., Any]]:
-    aten: Any = torch.ops.aten
-    kinds = ("default", "Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
-    both = ((aten.linspace, linspace), (aten.logspace, logspace))
-    return {getattr(op, kind): only_where(is_open)(function) for op, function in both for kind in kinds}
+for _overload in ("default", "Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor"):
+    composes(f"aten::linspace.{_overload}")(only_where(is_open)(linspace))
+    composes(f"aten::logspace.{_overload}")(only_where(is_open)(logspace))

@@ -8,13 +8,15 @@ there when it takes a program apart, and keeps the arguments of an operator. `ca
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 import torch
 from onnxscript import opset18
+
+from torchport.operators.registering import translates
 
 op: Any = opset18  # its annotations know eager tensors only, not a graph's values
 
@@ -44,12 +46,8 @@ def call_for(tensor: torch.Tensor) -> tuple[Any, tuple[Any, ...]]:
     return own.float if floats else own.int, (numbers.tolist(), list(tensor.shape), tensor.dtype)
 
 
+@translates("torchport::literal.float", "torchport::literal.int")
 def literal(numbers: Sequence[float], shape: Sequence[int], dtype: int) -> Any:
     """Translate one call."""
     values = np.array(numbers, dtype=ir.DataType(dtype).numpy()).reshape(shape)
     return op.Constant(value=ir.tensor(values, dtype=ir.DataType(dtype)))
-
-
-def translations() -> dict[Any, Callable[..., Any]]:
-    own: Any = torch.ops.torchport.literal
-    return {own.float: literal, own.int: literal}

@@ -12,7 +12,6 @@ Source of truth: PyTorch's answers, which are the C library's log1p.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import onnx_ir as ir
@@ -20,11 +19,13 @@ import torch
 from onnxscript import opset18
 from torch import Tensor
 
-from torchport.operators.library.special_numbers import floating, instead, scalars
+from torchport.operators.library.special_numbers import floating, instead, of_number_and_tensor, of_tensor_and_number
+from torchport.operators.registering import composes, translates
 
 op: Any = opset18  # its annotations know eager tensors only, not a graph's values
 
 
+@translates("aten::log1p.default")
 def translated(x: Any) -> Any:
     """log(1 + x) in ONNX nodes; half floats by way of float32, and whole numbers give it."""
     if x.dtype in (ir.DataType.FLOAT, ir.DataType.DOUBLE):
@@ -55,6 +56,7 @@ def log1p(x: Tensor) -> Tensor:
     return torch.where(u == 1, x, torch.where(plain, torch.log(u), near))
 
 
+@composes("aten::special_xlog1py.default")
 def xlog1py(x: Tensor, y: Tensor) -> Tensor:
     """x · log(1 + y)"""
     dtype = floating(x, y)
@@ -62,13 +64,5 @@ def xlog1py(x: Tensor, y: Tensor) -> Tensor:
     return torch.where((x == 0) & ~torch.isnan(y), torch.zeros_like(x), x * log1p(y))
 
 
-def compositions() -> dict[Any, Callable[..., Any]]:
-    aten = torch.ops.aten
-    return {
-        aten.special_xlog1py.default: xlog1py,
-        **scalars(xlog1py, aten.special_xlog1py, "self_scalar", "other_scalar"),
-    }
-
-
-def translations() -> dict[Any, Callable[..., Any]]:
-    return {torch.ops.aten.log1p.default: translated}
+composes("aten::special_xlog1py.self_scalar")(of_number_and_tensor(xlog1py))
+composes("aten::special_xlog1py.other_scalar")(of_tensor_and_number(xlog1py))

@@ -10,18 +10,18 @@ Source of truth: ATen's native/cpu/Activation.cpp.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import onnx_ir as ir
-import torch
 from onnxscript import opset18
 
 from torchport.operators.library import log1p
+from torchport.operators.registering import translates
 
 op: Any = opset18  # its annotations know eager tensors only, not a graph's values
 
 
+@translates("aten::log_sigmoid.default")
 def log_sigmoid(x: Any) -> Any:
     """Translate one call; half floats are computed in float32, as PyTorch does."""
     if x.dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16):
@@ -32,7 +32,3 @@ def log_sigmoid(x: Any) -> Any:
 def _log_sigmoid(x: Any, dtype: ir.DataType) -> Any:
     zero = op.Constant(value=ir.tensor(0.0, dtype=dtype))
     return op.Sub(op.Min(x, zero), log1p.nodes(op.Exp(op.Neg(op.Abs(x))), dtype))
-
-
-def translations() -> dict[Any, Callable[..., Any]]:
-    return {torch.ops.aten.log_sigmoid.default: log_sigmoid}

@@ -11,20 +11,21 @@ Source of truth: PyTorch's answers.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from torchport.operators.library.log1p import log1p
 from torchport.operators.library.special_numbers import floating
+from torchport.operators.registering import composes
 
 
+@composes("aten::logaddexp.default")
 def logaddexp(self: Tensor, other: Tensor) -> Tensor:
     return _sum(self, other, 1.0)
 
 
+@composes("aten::logaddexp2.default")
 def logaddexp2(self: Tensor, other: Tensor) -> Tensor:
     return _sum(self, other, math.log(2))
 
@@ -38,7 +39,3 @@ def _sum(self: Tensor, other: Tensor, log_of_base: float) -> Tensor:
     difference = torch.where(torch.isinf(x) & (x == y), torch.zeros_like(x), torch.abs(x - y))
     result = largest + log1p(torch.exp(-difference * log_of_base)) / log_of_base
     return torch.where(torch.isinf(largest), largest, result)
-
-
-def compositions() -> dict[Any, Callable[..., Any]]:
-    return {torch.ops.aten.logaddexp.default: logaddexp, torch.ops.aten.logaddexp2.default: logaddexp2}

@@ -11,7 +11,6 @@ Source of truth: LAPACK's getf2, PyTorch's answers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,6 +18,7 @@ from torch import Tensor
 
 from torchport.operators.library.loops import column, places, repeated, row
 from torchport.operators.library.triangular import is_empty, real, substituted
+from torchport.operators.registering import composes
 
 
 def factored(matrix: Tensor, pivot: bool = True) -> tuple[Tensor, Tensor, Tensor]:
@@ -94,18 +94,22 @@ def _solved_turned(packed: Tensor, pivots: Tensor, right: Tensor) -> Tensor:
     return moved.gather(-2, back.expand(*moved.shape[:-2], count, moved.shape[-1]))
 
 
+@composes("aten::linalg_lu_factor_ex.default")
 def lu_factor_ex(matrix: Tensor, *, pivot: bool = True, check_errors: bool = False) -> tuple[Tensor, Tensor, Tensor]:
     return factored(matrix, pivot)
 
 
+@composes("aten::linalg_lu_factor.default")
 def lu_factor(matrix: Tensor, *, pivot: bool = True) -> tuple[Tensor, Tensor]:
     return factored(matrix, pivot)[:2]
 
 
+@composes("aten::_lu_with_info.default")
 def lu_with_info(matrix: Tensor, pivot: bool = True, check_errors: bool = True) -> tuple[Tensor, Tensor, Tensor]:
     return factored(matrix, pivot)
 
 
+@composes("aten::lu_unpack.default")
 def unpacked(
     packed: Tensor, pivots: Tensor, unpack_data: bool = True, unpack_pivots: bool = True
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -124,11 +128,13 @@ def unpacked(
     return matrix, lower, upper
 
 
+@composes("aten::linalg_lu.default")
 def lu(matrix: Tensor, *, pivot: bool = True) -> tuple[Tensor, Tensor, Tensor]:
     packed, pivots, _ = factored(matrix, pivot)
     return unpacked(packed, pivots)
 
 
+@composes("aten::linalg_lu_solve.default")
 def linalg_lu_solve(
     packed: Tensor, pivots: Tensor, right: Tensor, *, left: bool = True, adjoint: bool = False
 ) -> Tensor:
@@ -137,17 +143,6 @@ def linalg_lu_solve(
     return _solved_turned(packed, pivots, right) if adjoint else solved(packed, pivots, right)
 
 
+@composes("aten::lu_solve.default")
 def lu_solve(right: Tensor, packed: Tensor, pivots: Tensor) -> Tensor:
     return solved(packed, pivots, right)
-
-
-def compositions() -> dict[Any, Callable[..., Any]]:
-    return {
-        torch.ops.aten.linalg_lu_factor_ex.default: lu_factor_ex,
-        torch.ops.aten.linalg_lu_factor.default: lu_factor,
-        torch.ops.aten._lu_with_info.default: lu_with_info,
-        torch.ops.aten.linalg_lu.default: lu,
-        torch.ops.aten.lu_unpack.default: unpacked,
-        torch.ops.aten.linalg_lu_solve.default: linalg_lu_solve,
-        torch.ops.aten.lu_solve.default: lu_solve,
-    }

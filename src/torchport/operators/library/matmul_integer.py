@@ -8,11 +8,12 @@ layers (capture/repairs/quantized.py) has one of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from onnxscript import opset18
+
+from torchport.operators.registering import translates
 
 op: Any = opset18  # its annotations know eager tensors only, not a graph's values
 
@@ -25,15 +26,13 @@ def _shape(a: Any, b: Any, a_zero_point: Any, b_zero_point: Any) -> Any:
     return a.new_empty((*a.shape[:-1], b.shape[-1]), dtype=torch.int32)
 
 
+@translates("torchport::matmul_integer.default")
 def matmul_integer(a: Any, b: Any, a_zero_point: Any, b_zero_point: Any) -> Any:
     """Translate one call; the arguments are the graph's values."""
     return op.MatMulInteger(a, b, a_zero_point, b_zero_point)
 
 
+@translates("aten::_int_mm.default")
 def int_mm(a: Any, b: Any) -> Any:
     """Translate aten::_int_mm: two matrices of int8."""
     return op.MatMulInteger(a, b)
-
-
-def translations() -> dict[Any, Callable[..., Any]]:
-    return {torch.ops.torchport.matmul_integer.default: matmul_integer, torch.ops.aten._int_mm.default: int_mm}

@@ -14,19 +14,18 @@ Source of truth: PyTorch's answers; aten/src/ATen/native/LinearAlgebra.cpp sums 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from torchport.operators.library.loops import repeated
 from torchport.operators.library.triangular import is_empty, real
+from torchport.operators.registering import composes
 
 DEGREE = 18
 SQUARINGS = 24  # for norms up to 2²⁴, where float32 holds no exponential but one of a very special matrix
 
 
+@composes("aten::linalg_matrix_exp.default", "aten::matrix_exp.default")
 def matrix_exp(matrix: Tensor) -> Tensor:
     if is_empty(real(matrix)):
         return matrix.clone()
@@ -45,10 +44,3 @@ def matrix_exp(matrix: Tensor) -> Tensor:
     unit = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
     (result,) = repeated(DEGREE, term, (unit.expand(matrix.shape),), (small,))
     return repeated(SQUARINGS, square, (result,), (halvings,))[0]
-
-
-def compositions() -> dict[Any, Callable[..., Any]]:
-    return {
-        torch.ops.aten.linalg_matrix_exp.default: matrix_exp,
-        torch.ops.aten.matrix_exp.default: matrix_exp,
-    }

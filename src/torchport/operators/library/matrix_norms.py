@@ -12,7 +12,7 @@ Source of truth: aten/src/ATen/native/LinearAlgebra.cpp.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -22,10 +22,12 @@ from torchport.operators.composing import only_where
 from torchport.operators.library.inverse import inverted
 from torchport.operators.library.svd import svdvals
 from torchport.operators.library.triangular import is_empty
+from torchport.operators.registering import composes
 
 Order = float | str
 
 
+@composes("aten::linalg_matrix_norm.default", "aten::linalg_matrix_norm.str_ord")
 def matrix_norm(
     tensor: Tensor,
     order: Order = "fro",
@@ -59,6 +61,7 @@ def _norm(matrix: Tensor, order: Order) -> Tensor:
     return sums.amax(-1) if float(order) > 0 else sums.amin(-1)
 
 
+@composes("aten::linalg_norm.default", "aten::linalg_norm.ord_str")
 def norm(
     tensor: Tensor,
     order: Order | None = None,
@@ -82,6 +85,7 @@ def _applies(tensor: Tensor, order: Any = 2, *_: Any, **__: Any) -> bool:
     return not tensor.is_complex() and bool(order == 0 or tensor.dim() == 0)
 
 
+@composes("aten::linalg_vector_norm.default")
 @only_where(_applies)
 def vector_norm(
     tensor: Tensor,
@@ -99,6 +103,7 @@ def vector_norm(
     return there.sum(axes, keepdim=keepdim) if axes else there
 
 
+@composes("aten::linalg_cond.default", "aten::linalg_cond.p_str")
 def cond(matrix: Tensor, order: Order | None = None) -> Tensor:
     if is_empty(matrix):
         return matrix.new_zeros(matrix.shape[:-2])
@@ -113,24 +118,11 @@ def cond(matrix: Tensor, order: Order | None = None) -> Tensor:
     return torch.where(info != 0, torch.full_like(product, math.inf), product)
 
 
+@composes("aten::nuclear_norm.default")
 def nuclear_norm(matrix: Tensor, keepdim: bool = False) -> Tensor:
     return matrix_norm(matrix, "nuc", (0, 1), keepdim)
 
 
+@composes("aten::nuclear_norm.dim")
 def nuclear_norm_of(tensor: Tensor, dim: Sequence[int], keepdim: bool = False) -> Tensor:
     return matrix_norm(tensor, "nuc", dim, keepdim)
-
-
-def compositions() -> dict[Any, Callable[..., Any]]:
-    aten = torch.ops.aten
-    return {
-        aten.linalg_matrix_norm.default: matrix_norm,
-        aten.linalg_matrix_norm.str_ord: matrix_norm,
-        aten.linalg_norm.default: norm,
-        aten.linalg_norm.ord_str: norm,
-        aten.linalg_vector_norm.default: vector_norm,
-        aten.linalg_cond.default: cond,
-        aten.linalg_cond.p_str: cond,
-        aten.nuclear_norm.default: nuclear_norm,
-        aten.nuclear_norm.dim: nuclear_norm_of,
-    }

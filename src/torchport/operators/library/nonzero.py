@@ -10,16 +10,18 @@ Source of truth: ATen's native/TensorAdvancedIndexing.cpp.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import onnx_ir as ir
 import torch
 from onnxscript import opset18
 
+from torchport.operators.registering import composes, translates
+
 op: Any = opset18  # its annotations know eager tensors only, not a graph's values
 
 
+@translates("aten::nonzero.default")
 def nonzero(self: Any) -> Any:
     """Translate one call."""
     truth = op.Cast(self, to=ir.DataType.BOOL)
@@ -29,6 +31,7 @@ def nonzero(self: Any) -> Any:
     return op.Slice(op.Transpose(op.NonZero(op.Unsqueeze(truth, zero)), perm=[1, 0]), zero, zero, one)
 
 
+@composes("aten::nonzero_static.default")
 def nonzero_static(self: Any, *, size: Any, fill_value: int = -1) -> Any:
     """The composition: what is too much goes to a row after the last."""
     if self.dim() == 0 or (isinstance(size, int) and size == 0):
@@ -43,11 +46,3 @@ def nonzero_static(self: Any, *, size: Any, fill_value: int = -1) -> Any:
         columns.append(torch.where(empty, fill_value, rest - whole * length))
         rest = whole
     return torch.stack(columns[::-1], 1)
-
-
-def translations() -> dict[Any, Callable[..., Any]]:
-    return {torch.ops.aten.nonzero.default: nonzero}
-
-
-def compositions() -> dict[Any, Callable[..., Any]]:
-    return {torch.ops.aten.nonzero_static.default: nonzero_static}

@@ -8,14 +8,13 @@ use 64 bits wherever Python would have a float. Whole numbers stay whole.
 
 from __future__ import annotations
 
-import math
-import operator
 from collections.abc import Callable
 from typing import Any
 
 import onnx_ir as ir
-import torch
 from onnxscript import opset18
+
+from torchport.operators.registering import translates
 
 op: Any = opset18  # its annotations know eager tensors only, not a graph's values
 
@@ -34,10 +33,12 @@ def arithmetic(operator: str) -> Callable[[Any, Any], Any]:
     return translate
 
 
+@translates("operator.truediv")
 def truediv(a: Any, b: Any) -> Any:
     return _number(op.Div(_double(a), _double(b)))
 
 
+@translates("operator.floordiv")
 def floordiv(a: Any, b: Any) -> Any:
     """Down, as Python divides: ONNX's Div of whole numbers goes towards zero, and -(-n // 4) is a way to round up."""
     if _is_whole(a) and _is_whole(b):
@@ -46,6 +47,7 @@ def floordiv(a: Any, b: Any) -> Any:
     return _number(op.Floor(op.Div(_double(a), _double(b))))
 
 
+@translates("operator.mod")
 def mod(a: Any, b: Any) -> Any:
     """With the divisor's sign, as Python's and ONNX's Mod of whole numbers."""
     if _is_whole(a) and _is_whole(b):
@@ -54,10 +56,12 @@ def mod(a: Any, b: Any) -> Any:
     return _number(op.Sub(a, op.Mul(op.Floor(op.Div(a, b)), b)))
 
 
+@translates("torch.sym_float")
 def sym_float(a: Any) -> Any:
     return _number(_double(a))
 
 
+@translates("torch._sym_sqrt")
 def sqrt(a: Any) -> Any:
     return _number(op.Sqrt(_double(a)))
 
@@ -73,6 +77,7 @@ def rounding(operator: str) -> Callable[[Any], Any]:
     return translate
 
 
+@translates("math.trunc")
 def trunc(a: Any) -> Any:
     return a if _is_whole(a) else op.Cast(_double(a), to=ir.DataType.INT64)
 
@@ -99,19 +104,10 @@ def _double(a: Any) -> Any:
     return a.meta.get(_LONGER) or op.Cast(a, to=_DOUBLE)
 
 
-def translations() -> dict[Any, Callable[..., Any]]:
-    return {
-        operator.add: arithmetic("Add"),
-        operator.sub: arithmetic("Sub"),
-        operator.mul: arithmetic("Mul"),
-        operator.pow: arithmetic("Pow"),
-        operator.truediv: truediv,
-        operator.floordiv: floordiv,
-        operator.mod: mod,
-        torch.sym_float: sym_float,
-        vars(torch)["_sym_sqrt"]: sqrt,
-        math.floor: rounding("Floor"),
-        math.ceil: rounding("Ceil"),
-        math.trunc: trunc,
-        round: rounding("Round"),
-    }
+translates("operator.add")(arithmetic("Add"))
+translates("operator.sub")(arithmetic("Sub"))
+translates("operator.mul")(arithmetic("Mul"))
+translates("operator.pow")(arithmetic("Pow"))
+translates("math.floor")(rounding("Floor"))
+translates("math.ceil")(rounding("Ceil"))
+translates("builtins.round")(rounding("Round"))

@@ -25,7 +25,8 @@ import torch
 from onnxscript import opset18
 from torch import Tensor
 
-from torchport.operators.library.special_numbers import floating, nan_where, scalars
+from torchport.operators.library.special_numbers import floating, nan_where, of_number_and_tensor, of_tensor_and_number
+from torchport.operators.registering import composes, translates
 
 op: Any = opset18  # its annotations know eager tensors only, not a graph's values
 
@@ -86,6 +87,7 @@ class _Body:
         return node.outputs[0]
 
 
+@translates("torchport::three_terms.default")
 def three_terms(x: Any, line: Any, n: Any, kind: str, largest: float) -> Any:
     """Translate torchport::three_terms: the polynomial of the degrees n; the line for all below two."""
     from torch.onnx._internal.exporter._torchlib.ops.hop import call_op
@@ -131,15 +133,9 @@ def _next(body: _Body, kind: str, x: Any, k: Any, p: Any, q: Any) -> ir.Value:
     return body("Div", body("Sub", body("Mul", slope, q), less), body("Add", k, body.number(1)))
 
 
-def compositions() -> dict[Any, Callable[..., Any]]:
-    found: dict[Any, Callable[..., Any]] = {}
-    for kind in _LINES:
-        for name in (kind, f"shifted_{kind}") if kind.startswith("chebyshev") else (kind,):
-            overloads = getattr(torch.ops.aten, f"special_{name}")
-            function = composed(kind, shifted=name != kind)
-            found |= {overloads.default: function, **scalars(function, overloads, "x_scalar", "n_scalar")}
-    return found
-
-
-def translations() -> dict[Any, Callable[..., Any]]:
-    return {torch.ops.torchport.three_terms.default: three_terms}
+for _kind in _LINES:
+    for _name in (_kind, f"shifted_{_kind}") if _kind.startswith("chebyshev") else (_kind,):
+        _polynomial_of = composed(_kind, shifted=_name != _kind)
+        composes(f"aten::special_{_name}.default")(_polynomial_of)
+        composes(f"aten::special_{_name}.x_scalar")(of_number_and_tensor(_polynomial_of))
+        composes(f"aten::special_{_name}.n_scalar")(of_tensor_and_number(_polynomial_of))

@@ -10,25 +10,26 @@ Source of truth: ATen's native/cpu/PaddingKernel.cpp.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from torchport.operators.composing import only_where
-
-aten: Any = torch.ops.aten
+from torchport.operators.registering import composes
 
 
 def _is_negative(padding: Sequence[Any]) -> bool:
     return any(isinstance(amount, int) and amount < 0 for amount in padding)
 
 
+@composes("aten::pad.default")
 @only_where(lambda self, pad, mode="constant", value=None: mode == "replicate" and _is_negative(pad))
 def pad(self: Any, pad: Sequence[Any], mode: str = "constant", value: float | None = None) -> Any:
     return _replicated(self, pad)
 
 
+@composes("aten::replication_pad1d.default", "aten::replication_pad2d.default", "aten::replication_pad3d.default")
 @only_where(lambda self, padding: _is_negative(padding))
 def replication_pad(self: Any, padding: Sequence[Any]) -> Any:
     return _replicated(self, padding)
@@ -41,12 +42,3 @@ def _replicated(x: Any, padding: Sequence[Any]) -> Any:
         places = torch.arange(size + left + right, device=x.device) - left
         x = x.index_select(axis, places.clamp(0, size - 1))
     return x
-
-
-def compositions() -> dict[Any, Callable[..., Any]]:
-    return {
-        aten.pad.default: pad,
-        aten.replication_pad1d.default: replication_pad,
-        aten.replication_pad2d.default: replication_pad,
-        aten.replication_pad3d.default: replication_pad,
-    }

@@ -12,47 +12,42 @@ still see a quantization and its inverse side by side.
                                zero point = clip(quant_min - round(min(x, 0) / scale), quant_min, quant_max)
     choose_qparams_symmetric   scale = max(max(-min(x, 0), max(x, 0)) / ((quant_max - quant_min) / 2), eps)
 
+The operators come with torch.ao's or torchao's PT2E.
+
 Source of truth: torch/ao/quantization/fx/_decomposed.py and `determine_qparams` in torch/ao/quantization/utils.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-import torch
 from onnxscript import opset18
+
+from torchport.operators.registering import translates
 
 op: Any = opset18  # its annotations know eager tensors only, not a graph's values
 
 _RANGES = {ir.DataType.UINT8: (0, 255), ir.DataType.INT8: (-128, 127), ir.DataType.INT16: (-32768, 32767)}
 
 
-def translations() -> dict[Any, Callable[..., Any]]:
-    """Torch operator to translation, if the operators are there: they come with torch.ao's or torchao's PT2E."""
-    own = torch.ops.quantized_decomposed
-    if not hasattr(own, "quantize_per_tensor"):
-        return {}
-    table: dict[str, Callable[..., Any]] = {
-        "quantize_per_tensor": quantize_per_tensor,
-        "dequantize_per_tensor": dequantize_per_tensor,
-        "quantize_per_channel": quantize_per_channel,
-        "dequantize_per_channel": dequantize_per_channel,
-        "choose_qparams": choose_qparams,
-        "choose_qparams_symmetric": choose_qparams_symmetric,
-    }
-    packets = {getattr(own, name): function for name, function in table.items()}
-    return {getattr(packet, o): function for packet, function in packets.items() for o in packet.overloads()}
-
-
+@translates(
+    "quantized_decomposed::quantize_per_tensor.default",
+    "quantized_decomposed::quantize_per_tensor.tensor",
+    "quantized_decomposed::quantize_per_tensor.tensor2",
+)
 def quantize_per_tensor(x: Any, scale: Any, zero_point: Any, quant_min: Any, quant_max: Any, dtype: int) -> Any:
     """Translate one call; scale and zero point may be numbers or values of the graph."""
     scale, zero_point = _scalar(scale, ir.DataType.FLOAT), _scalar(zero_point, ir.DataType(dtype))
     return _quantize(x, scale, zero_point, quant_min, quant_max, ir.DataType(dtype), axis=None)
 
 
+@translates(
+    "quantized_decomposed::dequantize_per_tensor.default",
+    "quantized_decomposed::dequantize_per_tensor.tensor",
+    "quantized_decomposed::dequantize_per_tensor.tensor2",
+)
 def dequantize_per_tensor(
     q: Any,
     scale: Any,
@@ -67,6 +62,7 @@ def dequantize_per_tensor(
     return _as(answer, out_dtype)
 
 
+@translates("quantized_decomposed::quantize_per_channel.default")
 def quantize_per_channel(
     x: Any, scales: Any, zero_points: Any, axis: int, quant_min: Any, quant_max: Any, dtype: int
 ) -> Any:
@@ -75,6 +71,7 @@ def quantize_per_channel(
     return _quantize(x, scales, zero_points, quant_min, quant_max, ir.DataType(dtype), axis=axis % len(x.shape))
 
 
+@translates("quantized_decomposed::dequantize_per_channel.default")
 def dequantize_per_channel(
     q: Any,
     scales: Any,
@@ -91,6 +88,7 @@ def dequantize_per_channel(
     return _as(op.DequantizeLinear(q, scales, zero_points, axis=axis % len(q.shape)), out_dtype)
 
 
+@translates("quantized_decomposed::choose_qparams.tensor")
 def choose_qparams(x: Any, quant_min: int, quant_max: int, eps: float, dtype: int) -> Any:
     """Translate choose_qparams.tensor: scale in float64 and zero point in int64, of one element each."""
     low, high = _extremes(x)
@@ -100,6 +98,7 @@ def choose_qparams(x: Any, quant_min: int, quant_max: int, eps: float, dtype: in
     return op.Cast(scale, to=ir.DataType.DOUBLE), op.Cast(zero_point, to=ir.DataType.INT64)
 
 
+@translates("quantized_decomposed::choose_qparams_symmetric.tensor")
 def choose_qparams_symmetric(x: Any, quant_min: int, quant_max: int, eps: float, dtype: int) -> Any:
     """Translate choose_qparams_symmetric.tensor: the zero point is in the middle."""
     low, high = _extremes(x)

@@ -19,12 +19,14 @@ Source of truth: ATen's native/RNN.cpp.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import onnx_ir as ir
 import torch
 from onnxscript import opset18
+
+from torchport.operators.registering import translates
 
 op: Any = opset18  # its annotations know eager tensors only, not a graph's values
 
@@ -81,6 +83,7 @@ class _Layers:
         return op.Concat(*(parts[place] for place in order), axis=0)
 
 
+@translates("torchport::lstm.default")
 def lstm(
     input: Any,
     lengths: Any,
@@ -100,6 +103,7 @@ def lstm(
     return output, *states
 
 
+@translates("torchport::rnn.default")
 def rnn(
     kind: str,
     input: Any,
@@ -117,6 +121,7 @@ def rnn(
     return output, *states
 
 
+@translates("aten::lstm.input")
 def aten_lstm(
     input: Any,
     hx: Sequence[Any],
@@ -261,13 +266,6 @@ def _node(layers: _Layers, inputs: list[Any], direction: str) -> Any:
     return op.RNN(*inputs, hidden_size=hidden, **options)
 
 
-def translations() -> dict[Any, Callable[..., Any]]:
-    aten, own = torch.ops.aten, torch.ops.torchport
-    return {
-        own.lstm.default: lstm,
-        own.rnn.default: rnn,
-        aten.lstm.input: aten_lstm,
-        aten.gru.input: aten_rnn("GRU"),
-        aten.rnn_tanh.input: aten_rnn("RNN_TANH"),
-        aten.rnn_relu.input: aten_rnn("RNN_RELU"),
-    }
+translates("aten::gru.input")(aten_rnn("GRU"))
+translates("aten::rnn_tanh.input")(aten_rnn("RNN_TANH"))
+translates("aten::rnn_relu.input")(aten_rnn("RNN_RELU"))

@@ -15,6 +15,7 @@ import torch
 from onnxscript import opset18
 
 from torchport.operators.composing import only_where
+from torchport.operators.registering import composes, translates
 
 op: Any = opset18  # its annotations know eager tensors only, not a graph's values
 
@@ -33,6 +34,7 @@ def extreme(reduce: str) -> Callable[..., Any]:
     return translate
 
 
+@translates("aten::prod.dim_int")
 def prod(self: Any, dim: int, keepdim: bool = False, dtype: int = -1) -> Any:
     """Translate one call; whole numbers are multiplied in 64 bits."""
     wide = self.dtype.is_integer() or self.dtype == ir.DataType.BOOL
@@ -43,20 +45,11 @@ def prod(self: Any, dim: int, keepdim: bool = False, dtype: int = -1) -> Any:
     return op.ReduceProd(x, op.Constant(value_ints=[dim]), keepdims=int(keepdim))
 
 
+@composes("aten::all.dim", "aten::any.dim", "aten::all.dims", "aten::any.dims")
 @only_where(lambda self, *_, **__: self.dim() == 0)
 def truth(self: torch.Tensor, dim: Any = None, keepdim: bool = False) -> torch.Tensor:
     return (self != 0).to(torch.uint8 if self.dtype == torch.uint8 else torch.bool)
 
 
-def compositions() -> dict[Any, Callable[..., Any]]:
-    aten = torch.ops.aten
-    return dict.fromkeys((aten.all.dim, aten.any.dim, aten.all.dims, aten.any.dims), truth)
-
-
-def translations() -> dict[Any, Callable[..., Any]]:
-    aten = torch.ops.aten
-    return {
-        aten.amax.default: extreme("ReduceMax"),
-        aten.amin.default: extreme("ReduceMin"),
-        aten.prod.dim_int: prod,
-    }
+translates("aten::amax.default")(extreme("ReduceMax"))
+translates("aten::amin.default")(extreme("ReduceMin"))

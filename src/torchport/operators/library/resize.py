@@ -10,15 +10,17 @@ Source of truth: ATen's native/Resize.cpp.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import torch
 from onnxscript import opset18
+
+from torchport.operators.registering import translates
 
 op: Any = opset18  # its annotations know eager tensors only, not a graph's values
 
 
+@translates("aten::resize.default")
 def resize(self: Any, size: Sequence[Any], memory_format: Any = None) -> Any:
     """Translate one call; PyTorch's resize_ and resize_as_ are taken apart into it."""
     if not all(isinstance(n, int) for n in (*self.shape, *size)):
@@ -29,7 +31,3 @@ def resize(self: Any, size: Sequence[Any], memory_format: Any = None) -> Any:
     flat = op.Reshape(self, op.Constant(value_ints=[-1]))
     first = op.Slice(flat, op.Constant(value_ints=[0]), op.Constant(value_ints=[count]))
     return op.Reshape(first, op.Constant(value_ints=list(size)), allowzero=1)
-
-
-def translations() -> dict[Any, Callable[..., Any]]:
-    return {torch.ops.aten.resize.default: resize}

@@ -20,8 +20,9 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-import torch
 from onnxscript import opset18
+
+from torchport.operators.registering import translates
 
 op: Any = opset18  # its annotations know eager tensors only, not a graph's values
 
@@ -29,6 +30,7 @@ _INT64, _DOUBLE = ir.DataType.INT64, ir.DataType.DOUBLE
 _FLOATS = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE)
 
 
+@translates("aten::cumprod.default")
 def cumprod(self: Any, dim: int, dtype: int = -1) -> Any:
     """Translate one call; whole numbers are kept in 64 bits."""
     kind = (self.dtype if self.dtype in _FLOATS else _INT64) if dtype == -1 else ir.DataType(dtype)
@@ -42,6 +44,7 @@ def cumprod(self: Any, dim: int, dtype: int = -1) -> Any:
     return _scan(body, [(1, wide)], self, dim, [after], [body("Cast", after, to=kind)])[0]
 
 
+@translates("aten::logcumsumexp.default")
 def logcumsumexp(self: Any, dim: int) -> Any:
     if _is_trivial(self):
         return op.Identity(self)
@@ -161,11 +164,5 @@ def _shorter(x: Any, axes: Sequence[int]) -> Any:
     return op.Slice(x, *(op.Constant(value_ints=v) for v in ([0] * len(axes), [-1] * len(axes), list(axes))))
 
 
-def translations() -> dict[Any, Callable[..., Any]]:
-    aten = torch.ops.aten
-    return {
-        aten.cumprod.default: cumprod,
-        aten.logcumsumexp.default: logcumsumexp,
-        aten.cummax.default: extreme("GreaterOrEqual"),
-        aten.cummin.default: extreme("LessOrEqual"),
-    }
+translates("aten::cummax.default")(extreme("GreaterOrEqual"))
+translates("aten::cummin.default")(extreme("LessOrEqual"))

@@ -13,17 +13,18 @@ Source of truth: `_safe_softmax` and `_scaled_dot_product_attention_math` in ATe
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-import torch
 from onnxscript import opset18
+
+from torchport.operators.registering import translates
 
 op: Any = opset18  # its annotations know eager tensors only, not a graph's values
 
 
+@translates("aten::scaled_dot_product_attention.default")
 def scaled_dot_product_attention(
     query: Any,
     key: Any,
@@ -108,7 +109,3 @@ def _repeat_heads(value: Any, query: Any) -> Any:
     repeated = op.Expand(each, op.Constant(value_ints=[*ones[: rank - 2], wanted // heads, 1, 1]))
     front, back = op.Shape(value, end=rank - 3), op.Shape(value, start=rank - 2)
     return op.Reshape(repeated, op.Concat(front, op.Constant(value_ints=[wanted]), back, axis=0))
-
-
-def translations() -> dict[Any, Callable[..., Any]]:
-    return {torch.ops.aten.scaled_dot_product_attention.default: scaled_dot_product_attention}

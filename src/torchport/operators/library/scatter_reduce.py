@@ -13,20 +13,23 @@ Source of truth: ATen's native/TensorAdvancedIndexing.cpp and native/SegmentRedu
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from torchport.operators.registering import composes
+
 aten: Any = torch.ops.aten
 
 
+@composes("aten::scatter_reduce.two")
 def scatter_reduce(self: Any, dim: int, index: Any, src: Any, reduce: str, *, include_self: bool = True) -> Any:
     if reduce != "mean":
         return NotImplemented
     return _mean(self, dim, index, src, include_self)
 
 
+@composes("aten::scatter.reduce")
 def scatter(self: Any, dim: int, index: Any, src: Any, *, reduce: str) -> Any:
     """By "add" or "multiply"; `src` may be larger than `index`, as PyTorch allows."""
     for axis, (size, own) in enumerate(zip(index.shape, src.shape, strict=True)):
@@ -35,10 +38,12 @@ def scatter(self: Any, dim: int, index: Any, src: Any, *, reduce: str) -> Any:
     return aten.scatter_reduce.two(self, dim, index, src, {"add": "sum", "multiply": "prod"}[reduce])
 
 
+@composes("aten::scatter.value_reduce")
 def scatter_value(self: Any, dim: int, index: Any, value: float, *, reduce: str) -> Any:
     return scatter(self, dim, index, torch.full_like(index, value, dtype=self.dtype), reduce=reduce)
 
 
+@composes("aten::index_reduce.default")
 def index_reduce(self: Any, dim: int, index: Any, source: Any, reduce: str, *, include_self: bool = True) -> Any:
     if self.dim() == 0:
         result = index_reduce(self.reshape(1), 0, index, source.reshape(1), reduce, include_self=include_self)
@@ -53,6 +58,7 @@ def index_reduce(self: Any, dim: int, index: Any, source: Any, reduce: str, *, i
     return aten.scatter_reduce.two(self, dim, index, source, reduce, include_self=True)
 
 
+@composes("aten::segment_reduce.default")
 def segment_reduce(
     data: Any,
     reduce: str,
@@ -109,13 +115,3 @@ def _neutral(reduce: str, dtype: torch.dtype) -> float:
     if dtype.is_floating_point:
         return torch.inf if reduce == "amin" else -torch.inf
     return torch.iinfo(dtype).max if reduce == "amin" else torch.iinfo(dtype).min
-
-
-def compositions() -> dict[Any, Callable[..., Any]]:
-    return {
-        aten.scatter_reduce.two: scatter_reduce,
-        aten.scatter.reduce: scatter,
-        aten.scatter.value_reduce: scatter_value,
-        aten.index_reduce.default: index_reduce,
-        aten.segment_reduce.default: segment_reduce,
-    }

@@ -10,14 +10,15 @@ Source of truth: PyTorch's answers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-aten: Any = torch.ops.aten
+from torchport.operators.registering import composes
 
 
+@composes("aten::diagonal_scatter.default")
 def diagonal_scatter(self: Any, src: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
     rows, columns = dim1 % self.dim(), dim2 % self.dim()
     x = self.movedim((rows, columns), (-2, -1))
@@ -28,6 +29,7 @@ def diagonal_scatter(self: Any, src: Any, offset: int = 0, dim1: int = 0, dim2: 
     return written.reshape(x.shape).movedim((-2, -1), (rows, columns))
 
 
+@composes("aten::as_strided_scatter.default")
 def as_strided_scatter(
     self: Any, src: Any, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
 ) -> Any:
@@ -43,10 +45,3 @@ def as_strided_scatter(
     for step, count in zip(stride, size, strict=True):
         places = places.unsqueeze(-1) + torch.arange(count, device=self.device) * step
     return self.reshape(-1).scatter(0, places.reshape(-1), src.reshape(-1)).reshape(self.shape)
-
-
-def compositions() -> dict[Any, Callable[..., Any]]:
-    return {
-        aten.diagonal_scatter.default: diagonal_scatter,
-        aten.as_strided_scatter.default: as_strided_scatter,
-    }

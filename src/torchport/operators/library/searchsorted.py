@@ -12,14 +12,16 @@ Source of truth: ATen's native/Bucketization.cpp.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from torchport.operators.registering import composes
+
 _LONGEST = 2**31
 
 
+@composes("aten::searchsorted.Tensor", "aten::searchsorted.Scalar")
 def searchsorted(
     sorted_sequence: Any,
     self: Any,
@@ -36,6 +38,7 @@ def searchsorted(
     return found.to(torch.int32) if out_int32 else found
 
 
+@composes("aten::bucketize.Tensor", "aten::bucketize.Scalar")
 def bucketize(self: Any, boundaries: Any, *, out_int32: bool = False, right: bool = False) -> Any:
     return searchsorted(boundaries, self, out_int32=out_int32, right=right)
 
@@ -66,18 +69,8 @@ def _kind(number: bool | float) -> torch.dtype:
     return torch.get_default_dtype() if isinstance(number, float) else torch.int64
 
 
+@composes("aten::isin.Tensor_Tensor")
 def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False) -> Any:
     equal = elements.unsqueeze(-1) == test_elements.reshape(-1)
     found = torch.nn.functional.pad(equal.to(torch.int32), (0, 1)).sum(-1) > 0  # there may be nothing to look in
     return ~found if invert else found
-
-
-def compositions() -> dict[Any, Callable[..., Any]]:
-    aten = torch.ops.aten
-    return {
-        aten.searchsorted.Tensor: searchsorted,
-        aten.searchsorted.Scalar: searchsorted,
-        aten.bucketize.Tensor: bucketize,
-        aten.bucketize.Scalar: bucketize,
-        aten.isin.Tensor_Tensor: isin,
-    }

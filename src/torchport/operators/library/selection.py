@@ -14,14 +14,15 @@ Source of truth: ATen's native/Sorting.cpp and native/cpu/SortingKernel.cpp.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from torchport.operators.library.searchsorted import search
+from torchport.operators.registering import composes
 
 
+@composes("aten::kthvalue.default")
 def kthvalue(self: Any, k: Any, dim: int = -1, keepdim: bool = False) -> Any:
     if self.dim() == 0:
         return self.clone(), _scalar_place(self)
@@ -31,6 +32,7 @@ def kthvalue(self: Any, k: Any, dim: int = -1, keepdim: bool = False) -> Any:
     return _given(self, value, _place(x, value, place - (ordered < value).long().sum(-1, keepdim=True)), dim, keepdim)
 
 
+@composes("aten::median.dim")
 def median(self: Any, dim: int, keepdim: bool = False) -> Any:
     if self.dim() == 0:
         return self.clone(), _scalar_place(self)
@@ -41,6 +43,7 @@ def median(self: Any, dim: int, keepdim: bool = False) -> Any:
     return _given(self, value, _place(x, value, place - (ordered < value).long().sum(-1, keepdim=True)), dim, keepdim)
 
 
+@composes("aten::nanmedian.dim")
 def nanmedian(self: Any, dim: int, keepdim: bool = False) -> Any:
     if self.dim() == 0:
         return self.clone(), _scalar_place(self)
@@ -50,14 +53,17 @@ def nanmedian(self: Any, dim: int, keepdim: bool = False) -> Any:
     return _given(self, value, _place(x, value, place - (ordered < value).long().sum(-1, keepdim=True)), dim, keepdim)
 
 
+@composes("aten::median.default")
 def median_of_all(self: Any) -> Any:
     return median(self.reshape(-1), 0)[0]
 
 
+@composes("aten::nanmedian.default")
 def nanmedian_of_all(self: Any) -> Any:
     return nanmedian(self.reshape(-1), 0)[0]
 
 
+@composes("aten::mode.default")
 def mode(self: Any, dim: int = -1, keepdim: bool = False) -> Any:
     if self.dim() == 0:
         return self.clone(), _scalar_place(self)
@@ -108,15 +114,3 @@ def _given(self: Any, value: Any, place: Any, dim: int, keepdim: bool) -> tuple[
 
 def _scalar_place(x: Any) -> Any:
     return torch.zeros_like(x, dtype=torch.int64)
-
-
-def compositions() -> dict[Any, Callable[..., Any]]:
-    aten = torch.ops.aten
-    return {
-        aten.kthvalue.default: kthvalue,
-        aten.median.default: median_of_all,
-        aten.median.dim: median,
-        aten.nanmedian.default: nanmedian_of_all,
-        aten.nanmedian.dim: nanmedian,
-        aten.mode.default: mode,
-    }

@@ -9,22 +9,34 @@ rounded down. It is taken in int64.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import onnx_ir as ir
-import torch
 from onnxscript import opset18
+
+from torchport.operators.registering import translates
 
 op: Any = opset18  # its annotations know eager tensors only, not a graph's values
 
 
+@translates(
+    "aten::__lshift__.Scalar",
+    "aten::__lshift__.Tensor",
+    "aten::bitwise_left_shift.Tensor",
+    "aten::bitwise_left_shift.Tensor_Scalar",
+)
 def left(self: Any, other: Any) -> Any:
     """Translate one call; `other` is a number or a value of the graph."""
     wide = op.Mul(op.Cast(self, to=ir.DataType.INT64), _power(other))
     return op.Cast(wide, to=self.dtype)
 
 
+@translates(
+    "aten::__rshift__.Scalar",
+    "aten::__rshift__.Tensor",
+    "aten::bitwise_right_shift.Tensor",
+    "aten::bitwise_right_shift.Tensor_Scalar",
+)
 def right(self: Any, other: Any) -> Any:
     """Translate one call; integers are divided toward zero, so what is left over below zero is taken off first."""
     wide, power = op.Cast(self, to=ir.DataType.INT64), _power(other)
@@ -37,17 +49,3 @@ def _power(exponent: Any) -> Any:
         return op.Constant(value_int=2**exponent)
     two = op.Constant(value_int=2)
     return op.Pow(two, op.Cast(exponent, to=ir.DataType.INT64))
-
-
-def translations() -> dict[Any, Callable[..., Any]]:
-    aten = torch.ops.aten
-    return {
-        aten.__lshift__.Scalar: left,
-        aten.__lshift__.Tensor: left,
-        aten.__rshift__.Scalar: right,
-        aten.__rshift__.Tensor: right,
-        aten.bitwise_left_shift.Tensor: left,
-        aten.bitwise_left_shift.Tensor_Scalar: left,
-        aten.bitwise_right_shift.Tensor: right,
-        aten.bitwise_right_shift.Tensor_Scalar: right,
-    }

@@ -6,16 +6,17 @@ first, in both directions, which is what stable means.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import onnx_ir as ir
-import torch
 from onnxscript import opset18
+
+from torchport.operators.registering import translates
 
 op: Any = opset18  # its annotations know eager tensors only, not a graph's values
 
 
+@translates("aten::sort.stable")
 def sort_stable(self: Any, stable: bool | None = None, dim: int = -1, descending: bool = False) -> Any:
     """Translate one call: the sorted values and where they were."""
     if len(self.shape) == 0:
@@ -26,7 +27,3 @@ def sort_stable(self: Any, stable: bool | None = None, dim: int = -1, descending
         return op.TopK(self, size, axis=axis, largest=int(descending), sorted=1)
     values, places = op.TopK(op.Cast(self, to=ir.DataType.INT32), size, axis=axis, largest=int(descending), sorted=1)
     return op.Cast(values, to=ir.DataType.BOOL), places
-
-
-def translations() -> dict[Any, Callable[..., Any]]:
-    return {torch.ops.aten.sort.stable: sort_stable}

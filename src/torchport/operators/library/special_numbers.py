@@ -15,6 +15,8 @@ import torch
 from onnxscript import opset18
 from torch import Tensor
 
+from torchport.operators.registering import translates
+
 op: Any = opset18  # its annotations know eager tensors only, not a graph's values
 
 
@@ -34,14 +36,14 @@ def in_double(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return run
 
 
-def scalars(
-    function: Callable[..., Tensor], overloads: Any, first: str, second: str
-) -> dict[Any, Callable[..., Tensor]]:
-    """A function of two tensors, also with a number in place of either; `first` and `second` name those overloads."""
-    return {
-        getattr(overloads, first): lambda number, tensor: function(as_tensor(number, tensor), tensor),
-        getattr(overloads, second): lambda tensor, number: function(tensor, as_tensor(number, tensor)),
-    }
+def of_number_and_tensor(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A function of two tensors with a number in place of the first."""
+    return lambda number, tensor: function(as_tensor(number, tensor), tensor)
+
+
+def of_tensor_and_number(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A function of two tensors with a number in place of the second."""
+    return lambda tensor, number: function(tensor, as_tensor(number, tensor))
 
 
 def as_tensor(number: Any, like: Tensor) -> Tensor:
@@ -66,6 +68,7 @@ def _polynomial(x: Tensor, coefficients: Sequence[float]) -> Tensor:
     return total
 
 
+@translates("torchport::polynomial.default")
 def _polynomial_nodes(x: Any, coefficients: Sequence[float]) -> Any:
     """Translate one call, by Horner's rule."""
     *rest, total = (op.Constant(value=ir.tensor(c, dtype=x.dtype)) for c in coefficients)
@@ -78,10 +81,6 @@ def polynomial(x: Tensor, coefficients: Sequence[float]) -> Tensor:
     """The lowest power first. An operator of its own: traced term by term, a call takes seconds."""
     result: Tensor = torch.ops.torchport.polynomial(x, list(coefficients))
     return result
-
-
-def translations() -> dict[Any, Callable[..., Any]]:
-    return {torch.ops.torchport.polynomial.default: _polynomial_nodes}
 
 
 def instead(x: Tensor, where: Tensor, number: float) -> Tensor:

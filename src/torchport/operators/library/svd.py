@@ -13,9 +13,6 @@ Source of truth: aten/src/ATen/native/LinearAlgebra.cpp for tolerances, PyTorch'
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -24,6 +21,7 @@ from torchport.operators.library.householder import qr, scale
 from torchport.operators.library.jacobi import LARGEST, moved_on, rotated, rotation, rounds
 from torchport.operators.library.loops import repeated
 from torchport.operators.library.triangular import is_empty, real, side
+from torchport.operators.registering import composes
 
 TALLEST = 4096  # the larger of the sides; only the smaller one counts in steps
 
@@ -51,6 +49,7 @@ def orthogonalized(matrix: Tensor, *, vectors: bool) -> tuple[Tensor, Tensor, Te
     return (work * work).sum(-2).sqrt() * size.squeeze(-1), work * size, turned[0] if vectors else basis
 
 
+@composes("aten::linalg_svdvals.default")
 def svdvals(matrix: Tensor, *, driver: str | None = None) -> Tensor:
     height, width = sides(matrix)
     if is_empty(matrix):
@@ -77,6 +76,7 @@ def _decomposed(matrix: Tensor, full: bool) -> tuple[Tensor, Tensor, Tensor]:
     return torch.where(turned.unsqueeze(-2), -left, left), values, basis
 
 
+@composes("aten::linalg_svd.default")
 def linalg_svd(
     matrix: Tensor, full_matrices: bool = True, *, driver: str | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -88,6 +88,7 @@ def linalg_svd(
     return left, values, right.mT
 
 
+@composes("aten::_linalg_svd.default")
 def svd_or_values(
     matrix: Tensor, full_matrices: bool = False, compute_uv: bool = True, *, driver: str | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -96,6 +97,7 @@ def svd_or_values(
     return matrix.new_zeros((0,)), svdvals(matrix), matrix.new_zeros((0,))
 
 
+@composes("aten::svd.default")
 def svd(matrix: Tensor, some: bool = True, compute_uv: bool = True) -> tuple[Tensor, Tensor, Tensor]:
     """The old form; without vectors it gives zeros in their place."""
     if compute_uv:
@@ -125,6 +127,7 @@ def _column(tolerance: Tensor | float, like: Tensor) -> Tensor:
     return torch.full_like(like, tolerance)
 
 
+@composes("aten::linalg_pinv.atol_rtol_tensor", "aten::linalg_pinv.atol_rtol_float")
 def pinv(matrix: Tensor, *, atol: Tolerance = None, rtol: Tolerance = None, hermitian: bool = False) -> Tensor:
     height, width = sides(matrix)
     if is_empty(matrix):
@@ -143,14 +146,17 @@ def pinv(matrix: Tensor, *, atol: Tolerance = None, rtol: Tolerance = None, herm
     return (basis * inverse) @ (work if hermitian else work * inverse).mT
 
 
+@composes("aten::linalg_pinv.default", "aten::linalg_pinv.rcond_tensor")
 def old_pinv(matrix: Tensor, rcond: float | Tensor, hermitian: bool = False) -> Tensor:
     return pinv(matrix, atol=0.0, rtol=rcond, hermitian=hermitian)
 
 
+@composes("aten::pinverse.default")
 def pinverse(matrix: Tensor, rcond: float = 1e-15) -> Tensor:
     return pinv(matrix, atol=0.0, rtol=rcond)
 
 
+@composes("aten::linalg_matrix_rank.atol_rtol_tensor", "aten::linalg_matrix_rank.atol_rtol_float")
 def matrix_rank(matrix: Tensor, *, atol: Tolerance = None, rtol: Tolerance = None, hermitian: bool = False) -> Tensor:
     if is_empty(matrix):
         return torch.zeros(matrix.shape[:-2], dtype=torch.int64, device=matrix.device)
@@ -158,24 +164,6 @@ def matrix_rank(matrix: Tensor, *, atol: Tolerance = None, rtol: Tolerance = Non
     return (values > _threshold(matrix, values.amax(-1, keepdim=True), atol, rtol)).sum(-1)
 
 
+@composes("aten::linalg_matrix_rank.default", "aten::linalg_matrix_rank.tol_tensor")
 def old_matrix_rank(matrix: Tensor, tol: float | Tensor, hermitian: bool = False) -> Tensor:
     return matrix_rank(matrix, atol=tol, rtol=0.0, hermitian=hermitian)
-
-
-def compositions() -> dict[Any, Callable[..., Any]]:
-    aten = torch.ops.aten
-    return {
-        aten.linalg_svd.default: linalg_svd,
-        aten._linalg_svd.default: svd_or_values,
-        aten.svd.default: svd,
-        aten.linalg_svdvals.default: svdvals,
-        aten.linalg_pinv.atol_rtol_tensor: pinv,
-        aten.linalg_pinv.atol_rtol_float: pinv,
-        aten.linalg_pinv.default: old_pinv,
-        aten.linalg_pinv.rcond_tensor: old_pinv,
-        aten.pinverse.default: pinverse,
-        aten.linalg_matrix_rank.atol_rtol_tensor: matrix_rank,
-        aten.linalg_matrix_rank.atol_rtol_float: matrix_rank,
-        aten.linalg_matrix_rank.default: old_matrix_rank,
-        aten.linalg_matrix_rank.tol_tensor: old_matrix_rank,
-    }

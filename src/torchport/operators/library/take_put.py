@@ -10,17 +10,20 @@ Source of truth: ATen's native/TensorAdvancedIndexing.cpp.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from torchport.operators.registering import composes
 
+
+@composes("aten::take.default")
 def take(self: Any, index: Any) -> Any:
     flat = self.reshape(-1)
     return flat.index_select(0, _from_start(index, flat)).reshape(index.shape)
 
 
+@composes("aten::put.default")
 def put(self: Any, index: Any, source: Any, accumulate: bool = False) -> Any:
     flat = self.reshape(-1)
     scatter = torch.scatter_add if accumulate else torch.scatter
@@ -30,7 +33,3 @@ def put(self: Any, index: Any, source: Any, accumulate: bool = False) -> Any:
 def _from_start(index: Any, flat: Any) -> Any:
     index = index.reshape(-1)
     return torch.where(index < 0, index + flat.shape[0], index)
-
-
-def compositions() -> dict[Any, Callable[..., Any]]:
-    return {torch.ops.aten.take.default: take, torch.ops.aten.put.default: put}

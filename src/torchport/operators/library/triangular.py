@@ -10,13 +10,11 @@ Source of truth: PyTorch's answers, which are BLAS's trsm.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from torchport.operators.library.loops import column, places, repeated, row
+from torchport.operators.registering import composes
 
 
 def side(size: int | torch.SymInt, largest: int) -> int:
@@ -60,6 +58,7 @@ def substituted(matrix: Tensor, right: Tensor, *, upper: bool, unit: bool = Fals
     return repeated(matrix.shape[-1], step, (solution,), (matrix,))[0]
 
 
+@composes("aten::linalg_solve_triangular.default")
 def solve_triangular(
     matrix: Tensor, right: Tensor, *, upper: bool, left: bool = True, unitriangular: bool = False
 ) -> Tensor:
@@ -68,6 +67,7 @@ def solve_triangular(
     return substituted(matrix.mT, right.mT, upper=not upper, unit=unitriangular).mT
 
 
+@composes("aten::triangular_solve.default")
 def triangular_solve(
     right: Tensor, matrix: Tensor, upper: bool = True, transpose: bool = False, unitriangular: bool = False
 ) -> tuple[Tensor, Tensor]:
@@ -75,10 +75,3 @@ def triangular_solve(
     turned = matrix.mT if transpose else matrix
     solution = substituted(turned, right, upper=upper != transpose, unit=unitriangular)
     return solution, matrix.expand(*batch, *matrix.shape[-2:]).clone()
-
-
-def compositions() -> dict[Any, Callable[..., Any]]:
-    return {
-        torch.ops.aten.linalg_solve_triangular.default: solve_triangular,
-        torch.ops.aten.triangular_solve.default: triangular_solve,
-    }

@@ -9,16 +9,17 @@ Source of truth: ATen's native/Unique.cpp.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import onnx_ir as ir
-import torch
 from onnxscript import opset18
+
+from torchport.operators.registering import translates
 
 op: Any = opset18  # its annotations know eager tensors only, not a graph's values
 
 
+@translates("aten::unique_consecutive.default")
 def unique_consecutive(
     self: Any, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
 ) -> Any:
@@ -47,7 +48,3 @@ def unique_consecutive(
         following = op.Slice(op.Concat(starts, size, axis=0), op.Constant(value_ints=[1]), last)
         counts = op.Sub(following, starts)
     return values, inverse, counts
-
-
-def translations() -> dict[Any, Callable[..., Any]]:
-    return {torch.ops.aten.unique_consecutive.default: unique_consecutive}

@@ -13,11 +13,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
-
 from torchport.operators.composing import only_where
-
-aten: Any = torch.ops.aten
+from torchport.operators.registering import composes
 
 
 def variance(root: bool, with_mean: bool, arguments: str) -> Callable[..., Any]:
@@ -58,9 +55,6 @@ def _count(x: Any, dim: Sequence[int] | None) -> Any:
     return math.prod(x.shape[axis] for axis in dim) if dim and x.dim() else math.prod(x.shape)
 
 
-def compositions() -> dict[Any, Callable[..., Any]]:
-    return {
-        getattr(getattr(aten, name), overload): variance(name.startswith("std"), name.endswith("_mean"), overload)
-        for name in ("var", "std", "var_mean", "std_mean")
-        for overload in ("default", "dim", "correction")
-    }
+for _name in ("var", "std", "var_mean", "std_mean"):
+    for _overload in ("default", "dim", "correction"):
+        composes(f"aten::{_name}.{_overload}")(variance(_name.startswith("std"), _name.endswith("_mean"), _overload))

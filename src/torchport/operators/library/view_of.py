@@ -7,19 +7,15 @@ What torch takes a squeeze without axes apart into.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import torch
 from onnxscript import opset18
+
+from torchport.operators.registering import translates
 
 op: Any = opset18  # its annotations know eager tensors only, not a graph's values
 
 
+@translates("prims::view_of.default")
 def view_of(a: Any) -> Any:
     return op.Identity(a)
-
-
-def translations() -> dict[Any, Callable[..., Any]]:
-    prims: Any = torch.ops.prims
-    return {prims.view_of.default: view_of}

@@ -1,0 +1,116 @@
+"""Translations and compositions of torchport's own, registered by the name of the operator.
+
+    @composes("aten::linalg_qr.default")       a plain PyTorch function of operators that have translations
+    @translates("aten::log1p.default")         a function that builds ONNX nodes
+
+Operators come and go between releases of torch. A name is looked up when it is needed, and one that this torch lacks
+is left out: no other operator depends on it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import re
+import sys
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar
+
+import torch
+
+from torchport.operators import registries
+
+Kind = Literal["translation", "composition"]
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_OVERLOAD = re.compile(r"\w+::\w+\.\w+|\w+(\.\w+)+")
+_OF_TORCH = ("aten", "prims", "torch_nn")
+
+
+@dataclasses.dataclass(frozen=True)
+class Registered:
+    """A function for an operator, the module that registered it, and the module that defines the operator, if any."""
+
+    kind: Kind
+    name: str
+    function: Callable[..., Any]
+    module: str
+    defined_in: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class LeftOut:
+    """An operator that is not there, or a file that does not load, with the reason."""
+
+    kind: Literal["operator", "file"]
+    name: str
+    reason: str
+
+
+_registered: dict[str, list[Registered]] = {}
+
+
+def translates(*names: str, defined_in: str = "") -> Callable[[Function], Function]:
+    """Register a function that builds the ONNX nodes of operators.
+
+    Args:
+        names: the overloads, ``aten::roll.default`` with the overload always spelled; or Python functions on sizes,
+            ``operator.add``.
+        defined_in: a module to import before the operators are looked up, where `import torch` does not define them.
+    """
+    return _register("translation", names, sys._getframe(1).f_globals["__name__"], defined_in)
+
+
+def composes(*names: str, defined_in: str = "") -> Callable[[Function], Function]:
+    """Register a plain PyTorch function that replaces calls of operators.
+
+    Args:
+        names: the overloads, ``aten::roll.default`` with the overload always spelled.
+        defined_in: a module to import before the operators are looked up, where `import torch` does not define them.
+    """
+    return _register("composition", names, sys._getframe(1).f_globals["__name__"], defined_in)
+
+
+def _register(kind: Kind, names: tuple[str, ...], module: str, defined_in: str) -> Callable[[Function], Function]:
+    for name in names:
+        if not _OVERLOAD.fullmatch(name):
+            raise ValueError(f"'{name}' is no overload: write 'aten::roll.default', or 'operator.add' for a function")
+
+    def register(function: Function) -> Function:
+        entries = _registered.setdefault(module, [])
+        entries += (Registered(kind, name, function, module, defined_in) for name in names)
+        return function
+
+    return register
+
+
+def registered_in(module: str) -> tuple[Registered, ...]:
+    """Return what a module registered, in its order."""
+    return tuple(_registered.get(module, ()))
+
+
+def operator_of(entry: Registered) -> Any | None:
+    """Return the operator of a registration; None if it is not there."""
+    if entry.defined_in and not _is_imported(entry.defined_in):
+        return None
+    return registries.operator(entry.name)
+
+
+def missing(entry: Registered) -> LeftOut | None:
+    """Return why the operator of a registration is not there; None if it is, or if nothing has loaded its package."""
+    if operator_of(entry) is not None:
+        return None
+    space = entry.name.partition("::")[0] if "::" in entry.name else "aten"
+    if space in _OF_TORCH:
+        return LeftOut("operator", entry.name, f"not in torch {torch.__version__}")
+    if not registries.has_operators(space):
+        return None
+    return LeftOut("operator", entry.name, f"not among the operators of {space} that are loaded")
+
+
+def _is_imported(module: str) -> bool:
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError:
+        return False
+    return True
