@@ -2,6 +2,7 @@
 
     @composes("aten::linalg_qr.default")       a plain PyTorch function of operators that have translations
     @translates("aten::log1p.default")         a function that builds ONNX nodes
+    @replaces("torch.linalg.lstsq")            a function that a repair calls in the place of torch's own
 
 Operators come and go between releases of torch. A name is looked up when it is needed, and one that this torch lacks
 is left out: no other operator depends on it.
@@ -13,14 +14,14 @@ import dataclasses
 import importlib
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Literal, TypeVar
 
 import torch
 
 from torchport.operators import registries
 
-Kind = Literal["translation", "composition"]
+Kind = Literal["translation", "composition", "repair"]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _OVERLOAD = re.compile(r"\w+::\w+\.\w+|\w+(\.\w+)+")
@@ -71,6 +72,15 @@ def composes(*names: str, defined_in: str = "") -> Callable[[Function], Function
     return _register("composition", names, sys._getframe(1).f_globals["__name__"], defined_in)
 
 
+def replaces(*names: str) -> Callable[[Function], Function]:
+    """Register a function that a repair calls in the place of Python functions of torch.
+
+    Args:
+        names: the functions, ``torch.linalg.lstsq``.
+    """
+    return _register("repair", names, sys._getframe(1).f_globals["__name__"], "")
+
+
 def _register(kind: Kind, names: tuple[str, ...], module: str, defined_in: str) -> Callable[[Function], Function]:
     for name in names:
         if not _OVERLOAD.fullmatch(name):
@@ -89,6 +99,18 @@ def registered_in(module: str) -> tuple[Registered, ...]:
     return tuple(_registered.get(module, ()))
 
 
+def found(entries: Iterable[Registered]) -> dict[Any, Callable[..., Any]]:
+    """Return the operators of registrations with their functions, without those that are not there."""
+    operators = ((operator_of(entry), entry.function) for entry in entries)
+    return {operator: function for operator, function in operators if operator is not None}
+
+
+def left_out(entries: Iterable[Registered]) -> tuple[LeftOut, ...]:
+    """Return the operators of registrations that are not there, each once."""
+    missing = (_missing(entry) for entry in entries)
+    return tuple(dict.fromkeys(one for one in missing if one is not None))
+
+
 def operator_of(entry: Registered) -> Any | None:
     """Return the operator of a registration; None if it is not there."""
     if entry.defined_in and not _is_imported(entry.defined_in):
@@ -96,13 +118,14 @@ def operator_of(entry: Registered) -> Any | None:
     return registries.operator(entry.name)
 
 
-def missing(entry: Registered) -> LeftOut | None:
+def _missing(entry: Registered) -> LeftOut | None:
     """Return why the operator of a registration is not there; None if it is, or if nothing has loaded its package."""
     if operator_of(entry) is not None:
         return None
     space = entry.name.partition("::")[0] if "::" in entry.name else "aten"
     if space in _OF_TORCH:
-        return LeftOut("operator", entry.name, f"not in torch {torch.__version__}")
+        release, _, _ = torch.__version__.partition("+")
+        return LeftOut("operator", entry.name, f"not in torch {release}")
     if not registries.has_operators(space):
         return None
     return LeftOut("operator", entry.name, f"not among the operators of {space} that are loaded")

@@ -37,6 +37,8 @@ from torchport.capture.repairs import (
     weights_alone,
     written_places,
 )
+from torchport.operators import registering
+from torchport.operators.registering import Registered
 
 ALWAYS: tuple[Any, ...] = (
     *(inner_wrappers, padded_encoder, causal_masks, flex_attention, recurrent, strided_views, fake_quantizers),
@@ -46,6 +48,12 @@ AFTER_FAILED_CAPTURE: tuple[Any, ...] = (
     *(shapes_of_operators, value_checks, spaced),
 )
 AFTER_FAILED_TRANSLATION: tuple[Any, ...] = (settled_slices, weights_alone)
+
+
+def registered() -> tuple[Registered, ...]:
+    """Return the functions of torch that repairs replace, by name."""
+    repairs = (*ALWAYS, *AFTER_FAILED_CAPTURE, *AFTER_FAILED_TRANSLATION)
+    return tuple(entry for repair in repairs for entry in registering.registered_in(repair.__name__))
 
 
 @contextlib.contextmanager

@@ -17,6 +17,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from torchport.operators import registries
+
+SQUARE_ROOT: Callable[..., Any] | None = registries.python_function("torch._sym_sqrt")  # None where torch lacks it
+
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
@@ -114,7 +118,7 @@ _RULES: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("pow", "__pow__"), operator.pow),
     **dict.fromkeys(("ceil",), math.ceil),
     **dict.fromkeys(("floor",), math.floor),
-    "sqrt": vars(torch)["_sym_sqrt"],
+    **({"sqrt": SQUARE_ROOT} if SQUARE_ROOT is not None else {}),
     **dict.fromkeys(("maximum",), torch.sym_max),
     **dict.fromkeys(("minimum",), torch.sym_min),
     **dict.fromkeys(("gt", "__gt__"), operator.gt),

@@ -10,15 +10,17 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-import torch
 from torch.overrides import TorchFunctionMode
 
 from torchport.capture.blame import line_of_error
+from torchport.operators import registering
 from torchport.operators.library.linspace import is_open, linspace, logspace
+from torchport.operators.registering import replaces
 
 NAME = "linspace with as many steps as the values say"
 
-_INSTEAD: dict[Any, Any] = {torch.linspace: linspace, torch.logspace: logspace}
+replaces("torch.linspace")(linspace)
+replaces("torch.logspace")(logspace)
 
 
 def knows(error: Exception) -> bool:
@@ -33,6 +35,10 @@ def repaired(target: Any) -> Iterator[bool]:
 
 
 class _Spaced(TorchFunctionMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self._instead = registering.found(registering.registered_in(__name__))
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        return (_INSTEAD[func] if func in _INSTEAD and is_open(*args, **kwargs) else func)(*args, **kwargs)
+        return (self._instead[func] if func in self._instead and is_open(*args, **kwargs) else func)(*args, **kwargs)

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from torchport.capture.repairs.sized_tensors import SizedTensors
+from torchport.capture.repairs.sized_tensors import SQUARE_ROOT, SizedTensors
 
 NAME = "sizes kept symbolic through int(), math and tensors"
 
@@ -127,12 +127,17 @@ def _extreme(own: Callable[..., Any], symbolic: Callable[..., Any]) -> Callable[
     return choose
 
 
+def _roots(root: Callable[..., Any]) -> dict[Any, Callable[..., Any]]:
+    return {
+        math.sqrt: _either(math.sqrt, root),
+        math.isqrt: _either(math.isqrt, lambda size: torch.sym_int(root(size))),
+    }
+
+
 _BUILTINS = {"int": _Int, "float": _Float, "min": _extreme(min, torch.sym_min), "max": _extreme(max, torch.sym_max)}
 _FUNCTION_KINDS = (types.BuiltinFunctionType,)
-_sqrt: Callable[..., Any] = vars(torch)["_sym_sqrt"]
 _MATH: dict[Any, Callable[..., Any]] = {
-    math.sqrt: _either(math.sqrt, _sqrt),
-    math.isqrt: _either(math.isqrt, lambda size: torch.sym_int(_sqrt(size))),
+    **(_roots(SQUARE_ROOT) if SQUARE_ROOT is not None else {}),
     math.trunc: _either(math.trunc, torch.sym_int),
     math.pow: _either(math.pow, lambda base, power: torch.sym_float(base) ** power),
 }

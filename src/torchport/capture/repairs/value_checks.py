@@ -7,44 +7,39 @@ numbers without looking. The truth of two tensors being equal is asked for with 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
+from torchport.operators import registering
 from torchport.operators.library.combinations import combinations
 from torchport.operators.library.covariance import corrcoef, cov
 from torchport.operators.library.ctc_loss import ctc_loss
 from torchport.operators.library.lstsq import lstsq
+from torchport.operators.registering import replaces
 
 NAME = "functions that look at values by ones that do not"
-
 
 _SIGNS = ("aten.equal", "aten.allclose", "aten._ctc_loss", "aten.linalg_lstsq", "unbacked symbols")
 
 
+@replaces("torch.equal", "torch.Tensor.equal")
 def equal(input: Any, other: Any) -> Any:
     return (input == other).all().item() if input.shape == other.shape else False
 
 
+@replaces("torch.allclose", "torch.Tensor.allclose")
 def allclose(input: Any, other: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Any:
     return torch.isclose(input, other, rtol, atol, equal_nan).all().item()
 
 
-_INSTEAD: dict[Any, Callable[..., Any]] = {
-    torch.cov: cov,
-    torch.Tensor.cov: cov,
-    torch.corrcoef: corrcoef,
-    torch.Tensor.corrcoef: corrcoef,
-    torch.combinations: combinations,
-    torch.linalg.lstsq: lstsq,
-    torch.equal: equal,
-    torch.Tensor.equal: equal,
-    torch.allclose: allclose,
-    torch.Tensor.allclose: allclose,
-    torch.nn.functional.ctc_loss: ctc_loss,
-}
+replaces("torch.cov", "torch.Tensor.cov")(cov)
+replaces("torch.corrcoef", "torch.Tensor.corrcoef")(corrcoef)
+replaces("torch.combinations")(combinations)
+replaces("torch.linalg.lstsq")(lstsq)
+replaces("torch.nn.functional.ctc_loss")(ctc_loss)
 
 
 def knows(error: Exception) -> bool:
@@ -58,5 +53,9 @@ def repaired(target: Any) -> Iterator[bool]:
 
 
 class _Instead(TorchFunctionMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self._instead = registering.found(registering.registered_in(__name__))
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return _INSTEAD.get(func, func)(*args, **(kwargs or {}))
+        return self._instead.get(func, func)(*args, **(kwargs or {}))

@@ -38,13 +38,11 @@ def registered() -> tuple[Registered, ...]:
 def left_out() -> tuple[LeftOut, ...]:
     """Return the files that do not load and the operators that are not there, each with its reason."""
     _, broken = _loaded(tuple(__path__))
-    missing = (registering.missing(entry) for entry in registered())
-    return (*broken, *dict.fromkeys(one for one in missing if one is not None))
+    return (*broken, *registering.left_out(registered()))
 
 
 def _found(kind: Kind) -> Functions:
-    operators = ((registering.operator_of(e), e.function) for e in registered() if e.kind == kind)
-    return {operator: function for operator, function in operators if operator is not None}
+    return registering.found(entry for entry in registered() if entry.kind == kind)
 
 
 @functools.cache
