@@ -6,9 +6,13 @@ import dataclasses
 import os
 import platform
 import shutil
+from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, requires, version
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from torchport.operators.registering import LeftOut
 
 Status = Literal["ok", "missing", "wrong", "optional"]
 
@@ -61,7 +65,7 @@ class Health:
 
 def doctor() -> Health:
     """Look at everything."""
-    return Health((*_packages(), *_engines(), *_machine()))
+    return Health((*_packages(), *_engines(), *_operators(), *_machine()))
 
 
 def _packages() -> list[Check]:
@@ -133,6 +137,51 @@ def _providers() -> str:
     import onnxruntime
 
     return ", ".join(onnxruntime.get_available_providers())
+
+
+def _operators() -> list[Check]:
+    """The operator library: its files that do not load, and the operators that this torch lacks."""
+    try:
+        from torchport.operators import library, registering
+    except Exception as error:  # noqa: BLE001 - as above
+        return [_broken("library", str(error))]
+    entries = library.registered()
+    count = len({entry.name for entry in entries})
+    files = [_broken(one.name, one.reason) for one in library.left_out() if one.kind == "file"]
+    lacking = _lacking("library", count, registering.left_out(entries))
+    complete = Check("operators", "library", "ok", f"{count} operators, none left out")
+    return [*files, *(lacking or [complete]), *_repairs()]
+
+
+def _repairs() -> list[Check]:
+    """The functions of torch that repairs replace and this torch lacks."""
+    try:
+        from torchport.capture import repairs
+        from torchport.operators import registering
+    except Exception as error:  # noqa: BLE001 - as above
+        return [_broken("repairs", str(error))]
+    entries = repairs.registered()
+    return _lacking("repairs", len({entry.name for entry in entries}), registering.left_out(entries))
+
+
+def _broken(name: str, reason: str) -> Check:
+    remedy = "pip install --force-reinstall torchport, with the versions in constraints.txt"
+    return Check("operators", name, "wrong", f"does not load: {reason}", remedy)
+
+
+def _lacking(name: str, count: int, left_out: Sequence[LeftOut]) -> list[Check]:
+    """One line a reason: ``2 of 312 left out: aten::cholesky, aten::qr are not in torch 2.15.0``."""
+    by_reason: dict[str, list[str]] = {}
+    for one in left_out:
+        by_reason.setdefault(one.reason, []).append(one.name.removesuffix(".default"))
+    return [
+        Check("operators", name, "optional", f"{len(n)} of {count} left out: {', '.join(n)} {_are(n)} {reason}")
+        for reason, n in by_reason.items()
+    ]
+
+
+def _are(names: Sequence[str]) -> str:
+    return "is" if len(names) == 1 else "are"
 
 
 def _machine() -> list[Check]:

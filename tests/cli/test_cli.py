@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 
 import torchport as tp
 from torchport.cli.main import VERBS, cli
+from torchport.operators import registries
 
 MODEL = """
 import torch
@@ -115,6 +116,16 @@ def test_doctor_knows_the_engines() -> None:
     found = json.loads(done.stdout)
     assert found["healthy"] is True
     assert {"onnxruntime", "reference"} <= {c["name"] for c in found["checks"] if c["group"] == "engines"}
+
+
+def test_doctor_lists_operators_that_torch_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = registries.operator
+    monkeypatch.setattr(registries, "operator", lambda name: None if name == "aten::roll.default" else real(name))
+    done = run("doctor", "--json")
+    assert done.exit_code == 0, done.output
+    [check] = [c for c in json.loads(done.stdout)["checks"] if c["group"] == "operators"]
+    assert check["status"] == "optional"
+    assert "aten::roll" in check["detail"]
 
 
 def test_the_programs_of_torch_are_models_too(folder: Path) -> None:
