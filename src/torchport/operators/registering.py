@@ -134,6 +134,6 @@ def _missing(entry: Registered) -> LeftOut | None:
 def _is_imported(module: str) -> bool:
     try:
         importlib.import_module(module)
-    except ModuleNotFoundError:
+    except ImportError:
         return False
     return True
