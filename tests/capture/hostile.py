@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 
@@ -26,4 +26,14 @@ def repacked(source: Path, target: Path, members: Mapping[str, bytes | None]) ->
         for name, data in {**kept, **members}.items():
             if data is not None:
                 new.writestr(f"{root}/{name}", data)
+    return target
+
+
+def renamed(source: Path, target: Path, rename: Callable[[str], str], added: Mapping[str, bytes] | None = None) -> Path:
+    """Write a copy of the archive with other names for its members, in full; return its path."""
+    with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:
+        for name in old.namelist():
+            new.writestr(rename(name), old.read(name))
+        for name, data in (added or {}).items():
+            new.writestr(name, data)
     return target

@@ -7,13 +7,16 @@ import os
 import pickle
 import warnings
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from hostile import Payload, repacked
+from hostile import Payload, renamed, repacked
+from hypothesis import HealthCheck, given, settings, strategies as st
 
-from torchport.capture.archives import check_zip, kind_of, only_weights, quiet
+from torchport.capture.archives import kind_of, only_weights, quiet
+from torchport.capture.members import Members, check_zip
 from torchport.capture.sources import load_source
 from torchport.errors import SourceError, UntrustedError
 
@@ -89,7 +92,7 @@ class Writes(torch.nn.Module):
 def test_torchscript_that_writes_files_wants_trust(tmp_path: Path) -> None:
     marker = tmp_path / "marker"
     torch.jit.save(torch.jit.script(Writes(str(marker))), tmp_path / "w.pt")
-    with pytest.raises(UntrustedError, match="read or write files"):
+    with pytest.raises(UntrustedError, match="reads or writes files"):
         load_source(f"{tmp_path}/w.pt")
     assert not marker.exists()
     load_source(f"{tmp_path}/w.pt", trust=True)
@@ -110,6 +113,156 @@ def test_other_spellings_of_the_file_operators_are_seen_too(scripted: Path, tmp_
     hidden = repacked(scripted, tmp_path / "h.pt", {"code/extra.py": f"def f(x):\n  {code}\n".encode()})
     with pytest.raises(UntrustedError):
         load_source(str(hidden))
+
+
+class Maps(torch.nn.Module):
+    """TorchScript that writes bytes of its choice while it is being opened, by mapping a file into memory."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.path = path
+        self.mapped = torch.ones(1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    @torch.jit.export
+    def __getstate__(self) -> tuple[str, bool]:
+        return self.path, self.training
+
+    @torch.jit.export
+    def __setstate__(self, state: tuple[str, bool]) -> None:
+        self.path = state[0]
+        self.training = state[1]
+        self.mapped = torch.from_file(state[0], True, 4, dtype=torch.uint8).fill_(65)
+
+
+@pytest.fixture(scope="module")
+def mapping(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Return a file that writes, and where it writes to."""
+    folder = tmp_path_factory.mktemp("mapping")
+    torch.jit.save(torch.jit.script(Maps(str(folder / "marker"))), folder / "w.pt")
+    return folder / "w.pt", folder / "marker"
+
+
+def refused_unwritten(path: Path, marker: Path) -> UntrustedError:
+    """Check that the file is refused, names the way out and writes nothing; return the error."""
+    with pytest.raises(UntrustedError) as caught:
+        load_source(str(path))
+    assert not marker.exists()
+    assert "--trust" in str(caught.value.next_step)
+    return caught.value
+
+
+# what torch's reader takes for code/ is written by torch; the others it does not find, and they are refused too
+SPELLINGS = {"Code/": True, "CODE/": True, "cODe/": True, "code//": False, "code\\": False, "./code/": False}
+SPELLINGS |= {
+    "code./": False,
+    "code /": False,
+    "\N{KELVIN SIGN}ode/": False,
+    "\N{FULLWIDTH LATIN SMALL LETTER C}ode/": False,
+}
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_source_under_another_spelling_is_not_run(mapping: tuple[Path, Path], tmp_path: Path, spelling: str) -> None:
+    honest, marker = mapping
+    decoy = {"w/code/x.py": b""}
+    path = renamed(honest, tmp_path / "e.pt", lambda name: name.replace("code/", spelling), decoy)
+    assert repr(f"{spelling}__torch__")[1:-1] in refused_unwritten(path, marker).what
+    if SPELLINGS[spelling]:
+        load_source(str(path), trust=True)
+        assert marker.read_bytes() == b"AAAA", "the payload would have worked"
+        marker.unlink()
+
+
+def other_top(name: str) -> str:
+    return name.replace("w/code", "W/code")
+
+
+def no_top(name: str) -> str:
+    return name.removeprefix("w/") if "code" in name else name
+
+
+def other_suffix(name: str) -> str:
+    return name.replace(".py", ".PY")
+
+
+def other_constants(name: str) -> str:
+    return name.replace("constants.pkl", "Constants.pkl")
+
+
+@pytest.mark.parametrize("rename", [other_top, no_top, other_suffix, other_constants])
+def test_members_at_another_place_are_refused(
+    mapping: tuple[Path, Path], tmp_path: Path, rename: Callable[[str], str]
+) -> None:
+    honest, marker = mapping
+    assert (
+        "a member that PyTorch does not write"
+        in refused_unwritten(renamed(honest, tmp_path / "e.pt", rename), marker).what
+    )
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "code/",
+        "model.json",
+        "code/a.py/",
+        "code/a.pyc",
+        "code/a b.py",
+        "data/x",
+        "attributes.pkl",
+        "data.pkl.",
+        "extra/",
+    ],
+)
+def test_a_member_that_torch_does_not_write_is_refused(scripted: Path, tmp_path: Path, name: str) -> None:
+    path = repacked(scripted, tmp_path / "e.pt", {name: b""})
+    assert repr(name) in refused_unwritten(path, tmp_path / "none").what
+
+
+def test_a_name_with_a_nul_in_it_is_refused(mapping: tuple[Path, Path], tmp_path: Path) -> None:
+    path = renamed(mapping[0], tmp_path / "e.pt", lambda name: name, {"w/code/x~.py": b""})
+    path.write_bytes(path.read_bytes().replace(b"x~.py", b"x\0.py"))
+    with pytest.raises(SourceError, match="climbs out"):
+        load_source(str(path))
+
+
+def test_a_name_too_long_for_torchs_reader_is_refused(scripted: Path, tmp_path: Path) -> None:
+    path = repacked(scripted, tmp_path / "e.pt", {f"code/{'a' * 600}.py": b""})
+    with pytest.raises((SourceError, UntrustedError)):
+        load_source(str(path))
+
+
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+@given(st.data())
+def test_no_way_to_write_the_names_makes_it_write(
+    mapping: tuple[Path, Path], tmp_path: Path, data: st.DataObject
+) -> None:
+    honest, marker = mapping
+    cases = st.sampled_from([str.lower, str.upper, str.title, str.swapcase])
+    pieces = st.sampled_from(["", "", "", "/", "\\", ".", "./", " ", "\N{KELVIN SIGN}", "code/", "w/"])
+
+    def rename(name: str) -> str:
+        parts = [data.draw(cases)(part) + data.draw(pieces) for part in name.split("/")]
+        return "/".join(parts)
+
+    path = renamed(honest, tmp_path / "e.pt", rename, data.draw(st.sampled_from([{}, {"w/code/x.py": b""}])))
+    with pytest.raises((SourceError, UntrustedError)):
+        load_source(str(path))
+    assert not marker.exists()
+
+
+def test_an_archive_is_read_by_torchs_own_reader(scripted: Path) -> None:
+    members = Members(scripted)
+    members.hold_to("script")
+    assert members.read("version").strip().isdigit()
+    assert members.size("version") == len(members.read("version"))
+    with pytest.raises(SourceError, match="it has no Version"):
+        members.read("Version")
 
 
 # --- pickles --------------------------------------------------------------------------------------------------

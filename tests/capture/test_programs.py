@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from hostile import Payload, repacked
+from hostile import Payload, renamed, repacked
 
 from torchport.capture.archives import quiet
 from torchport.capture.inputs import from_example
@@ -285,6 +285,63 @@ def test_an_unknown_operator_is_named(honest: Path, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"my_library\.blur\.default, which is not registered") as caught:
         load_source(str(path))
     assert "import the Python package" in caught.value.next_step
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "torch.ops.aten.from_file.default",
+        "torch.ops.symm_mem.memset32_.default",
+        "torch.ops.inductor._reinterpret_tensor.default",
+        "torch.ops.higher_order.aoti_call_delegate",
+        "torch.ops.higher_order.print",
+        "torch.ops._c10d_functional.wait_tensor.default",
+    ],
+)
+def test_operators_that_are_not_known_to_be_harmless_are_named(honest: Path, tmp_path: Path, target: str) -> None:
+    program = member(honest, MODEL)
+    first_node(program).update(target=target)
+    path = repacked(honest, tmp_path / "a.pt2", {MODEL: json.dumps(program).encode()})
+    with pytest.raises(UntrustedError, match=target.replace(".", r"\.")) as caught:
+        load_source(str(path))
+    assert "--trust" in str(caught.value.next_step)
+
+
+# --- names of members -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "spelling"),
+    [
+        (WEIGHTS, WEIGHTS.upper()),
+        (SAMPLES, SAMPLES.replace("model", "Model")),
+        ("data/constants/tensor_0", "data/Constants/tensor_0"),
+        ("archive_version", "archive_Version"),
+        ("data/weights/weight_0", "data/weights//weight_0"),
+        ("data/weights/weight_0", "data\\weights\\weight_0"),
+    ],
+)
+def test_a_member_under_another_spelling_is_refused_by_name(
+    honest: Path, tmp_path: Path, name: str, spelling: str
+) -> None:
+    path = renamed(honest, tmp_path / "a.pt2", lambda found: found.replace(name, spelling))
+    with pytest.raises(UntrustedError, match="a member that PyTorch does not write") as caught:
+        load_source(str(path))
+    assert repr(spelling)[1:-1] in caught.value.what
+    assert "--trust" in str(caught.value.next_step)
+
+
+@pytest.mark.parametrize(
+    "name", ["DATA/AOTInductor/model/model.so", "data/executorch/a.pte", "Models/x.json", "extra/", "a"]
+)
+def test_a_member_that_torch_does_not_write_is_refused(honest: Path, tmp_path: Path, name: str) -> None:
+    with pytest.raises(UntrustedError):
+        load_source(str(repacked(honest, tmp_path / "a.pt2", {name: b""})))
+
+
+def test_extra_files_are_left_alone(honest: Path, tmp_path: Path) -> None:
+    path = repacked(honest, tmp_path / "a.pt2", {"extra/labels/é.txt": b"a", "extra/Code": b"b"})
+    assert load_source(str(path)).model
 
 
 # --- broken files ---------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -220,6 +221,44 @@ def test_a_pickle_does_not_run(folder: Path) -> None:
     ran = run("export", "model.py:Net", "--input", "x=evil.pt", "-o", "m.onnx")
     assert ran.exit_code == 2
     assert not (folder / "owned").exists()
+
+
+class Writes(torch.nn.Module):
+    """TorchScript that writes a file while it is being opened."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.path = path
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    @torch.jit.export
+    def __getstate__(self) -> tuple[str, bool]:
+        return self.path, self.training
+
+    @torch.jit.export
+    def __setstate__(self, state: tuple[str, bool]) -> None:
+        self.path = state[0]
+        self.training = state[1]
+        torch.save(torch.ones(1), state[0])
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+def test_torchscript_that_writes_is_refused_in_three_lines_and_writes_nothing(folder: Path) -> None:
+    torch.jit.save(torch.jit.script(Writes(str(folder / "owned"))), folder / "plain.pt")
+    with zipfile.ZipFile("plain.pt") as old, zipfile.ZipFile("evil.pt", "w") as new:
+        for name in old.namelist():
+            new.writestr(name.replace("/code/", "/Code/"), old.read(name))
+    for file, says in (("plain.pt", "aten::save"), ("evil.pt", "Code/__torch__")):
+        done = run("export", file, *X, "-o", "m.onnx", "-q")
+        assert done.exit_code == 2
+        lines = done.stderr.strip().splitlines()
+        assert [line[:6] for line in lines] == ["error:", "where:", "next: "]
+        assert says in lines[0]
+        assert "--trust" in lines[2]
+        assert not (folder / "owned").exists()
+        assert not (folder / "m.onnx").exists()
 
 
 def test_errors_are_json_too(folder: Path) -> None:

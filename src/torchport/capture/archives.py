@@ -10,25 +10,23 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import re
 import stat
 import sys
 import warnings
 import zipfile
 from collections.abc import Iterator, Mapping
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path
 from typing import IO, Any, Literal
 
+from torchport.capture.members import Members, check_zip, first_line
+from torchport.capture.program_text import Refusal
+from torchport.capture.script_text import check_script
 from torchport.errors import SourceError, UntrustedError
 
 Kind = Literal["script", "program", "old program", "pickle"]
 
-# torch stores members uncompressed: an honest archive unpacks to its own size, a re-packed one to a few times
-_GROWTH = 8
-_SLACK = 64 << 20
 _TAR_MAGIC = b"ustar"
-_FILE_OPERATORS = re.compile(r"\b(?:save|from_file)\b")
-_PLAIN_GETATTR = re.compile(r'\bgetattr\((?:\([\w.]+\)|\w)[\w.]*, "(\w+)"\)')
+_SCRIPT_PICKLES = ("data.pkl", "constants.pkl")
 
 
 @contextlib.contextmanager
@@ -107,7 +105,7 @@ def _guess(head: bytes) -> str:
 def _kind_of_zip(path: Path) -> Kind:
     names = check_zip(path)
     inner = {name.partition("/")[2] for name in names}
-    if "constants.pkl" in inner and any(name.startswith("code/") for name in inner):
+    if "constants.pkl" in {name.lower() for name in inner}:  # torch's reader takes any spelling for it
         return "script"
     if "archive_format" in inner or any(name.startswith("models/") for name in inner):
         return "program"
@@ -118,46 +116,16 @@ def _kind_of_zip(path: Path) -> Kind:
     raise SourceError(f"{path.name} is a zip archive, but not one that PyTorch wrote", where=str(path))
 
 
-def check_zip(file: Path | IO[bytes], *, where: str = "") -> list[str]:
-    """The members' names, once the archive is known to be bounded and to stay inside itself.
+def load_script(path: Path, *, trust: bool = False) -> Any:
+    """Return the TorchScript module in `path`.
 
-    Two members of one name are refused, upper and lower case being the same to torch's reader: a check that
-    reads one of them would say nothing about the other.
+    Its code is interpreted, not Python, but operators can write and read files, and a `__setstate__` runs while
+    the file is being opened. So without trust every member has to have a name that torch writes, and the code
+    may use only what `script_text` and `operator_safety` know to be harmless.
 
     Raises:
-        SourceError: it unpacks to far more than it is, a name climbs out or comes twice, or it is broken.
-    """
-    where = where or str(file)
-    label = Path(where).name
-    try:
-        with zipfile.ZipFile(file) as archive:
-            members = archive.infolist()
-    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
-        raise SourceError(f"{label} is a broken zip archive: {error}", where=where) from error
-    if climbing := [m.filename for m in members if _climbs(m.filename)]:
-        raise SourceError(f"{label} has a member that climbs out of the archive: {climbing[0]!r}", where=where)
-    if len({m.filename.casefold() for m in members}) != len(members):
-        raise SourceError(f"{label} has two members of the same name", where=where)
-    total = sum(m.file_size for m in members)
-    if total > _GROWTH * _size(file) + _SLACK:
-        raise SourceError(f"{label} would unpack to {total:,} bytes: far more than it is", where=where)
-    return [m.filename for m in members]
-
-
-def _climbs(name: str) -> bool:
-    parts = (*PurePosixPath(name).parts, *PureWindowsPath(name).parts)
-    return ".." in parts or name.startswith(("/", "\\")) or bool(PureWindowsPath(name).drive) or "\0" in name
-
-
-def _size(file: Path | IO[bytes]) -> int:
-    return file.stat().st_size if isinstance(file, Path) else file.seek(0, os.SEEK_END)
-
-
-def load_script(path: Path, *, trust: bool = False) -> Any:
-    """The TorchScript module in `path`.
-
-    Its code is interpreted, not Python, but some of its operators write and read files, and a `__setstate__`
-    runs while the file is being opened: such a file wants trust.
+        UntrustedError: it has another member, or uses something else.
+        SourceError: it is broken, or cannot be opened.
     """
     import torch
 
@@ -175,38 +143,27 @@ def load_script(path: Path, *, trust: bool = False) -> Any:
 
 
 def _check_script(path: Path) -> None:
-    for name, text in _script_sources(path):
-        plain = _without_getattr(text)
-        if found := _FILE_OPERATORS.search(plain) or re.search(r"\bgetattr\b", plain):
-            raise UntrustedError(
-                f"{path.name} holds TorchScript that may read or write files ('{found.group()}' in {name})",
-                where=str(path),
-                next_step="if you know who made the file, pass --trust",
-            )
-
-
-def _script_sources(path: Path) -> Iterator[tuple[str, str]]:
-    """Each source file, read by the reader that will also load it."""
-    import torch
-
+    """Check every member that torch will read, by the reader it will read it with."""
+    members = Members(path)
+    members.hold_to("script")
     try:
-        reader = torch._C.PyTorchFileReader(str(path))
-        for name in reader.get_all_records():
-            if name.startswith("code/") and not name.endswith(".debug_pkl"):
-                yield name, reader.get_record(name).decode()
-    except (RuntimeError, UnicodeDecodeError) as error:
-        raise SourceError(f"{path.name} is a broken TorchScript file: {first_line(error)}", where=str(path)) from error
+        check_script(_script_sources(members), {name: members.read(name) for name in _SCRIPT_PICKLES})
+    except Refusal as reason:
+        raise UntrustedError(
+            f"{path.name} holds TorchScript that may do more than compute: {reason}",
+            where=str(path),
+            next_step="give the model as file.py:object; or, if you know who made the file, pass --trust",
+        ) from reason
+    except ValueError as error:
+        raise members.broken(first_line(error)) from error
 
 
-def _without_getattr(text: str) -> str:
-    """Take out `getattr(self, "0")`, nested ones too, but keep the names it reads."""
-    names: list[str] = []
-    for _ in range(50):
-        names += _PLAIN_GETATTR.findall(text)
-        text, count = _PLAIN_GETATTR.subn("_", text)
-        if not count:
-            break
-    return text + "\n" + " ".join(names)
+def _script_sources(members: Members) -> dict[str, str]:
+    return {name: members.read(name).decode() for name in members.names if _is_source(name)}
+
+
+def _is_source(name: str) -> bool:
+    return name.startswith("code/") and name.endswith(".py")
 
 
 def load_pickle(path: Path, *, trust: bool = False) -> Any:
@@ -280,9 +237,3 @@ def _foreign_names(path: Path) -> str:
     except Exception:  # noqa: BLE001 -- only adds detail to an error that is raised anyway
         return ""
     return ", ".join(sorted(names)[:3]) + (", …" if len(names) > 3 else "")
-
-
-def first_line(error: BaseException) -> str:
-    """An exception in one line, for messages; the whole of it stays chained."""
-    text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__

@@ -8,6 +8,8 @@
   `data/sample_inputs/model.pt`: tried with `weights_only=True` and, if that fails, unpickled in full;
 - `models/model.json`: see `program_text`;
 - `data/aotinductor/`: a shared library, loaded into the process;
+- a member under another spelling, which torch's reader finds all the same: see `members`;
+- operators that reach out of the process: see `operator_safety`;
 - a zip with `serialized_exported_program.json` (torch 2.7 and before): everything pickled.
 """
 
@@ -21,7 +23,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from torchport.capture.archives import check_zip, first_line, load_weights, only_weights, quiet
+from torchport.capture.archives import load_weights, only_weights, quiet
+from torchport.capture.members import Members, check_zip, first_line
+from torchport.capture.operator_safety import program_operator_problem
 from torchport.capture.program_text import Refusal, check_plain, check_program
 from torchport.errors import SourceError, UntrustedError
 
@@ -62,7 +66,7 @@ def refuse_old(path: Path) -> NoReturn:
 def vet(path: Path) -> None:
     """Make sure that opening the program would run nothing that came with it."""
     try:
-        archive = _Archive(path)
+        archive = Members(path)
         _check_members(archive)
         _check_program(archive)
         for folder, config in (
@@ -79,69 +83,31 @@ def vet(path: Path) -> None:
         ) from reason
 
 
-class _Archive:
-    """The members, read by the very reader that torch will use, so that the two cannot disagree."""
+def _record(archive: Members, name: str, kind: str) -> Any:
+    """Return the JSON member `name` as the class `kind` of torch's schema."""
+    from torch._export.serde import schema, serialize
 
-    def __init__(self, path: Path) -> None:
-        import torch
-
-        self.path = path
-        listed = check_zip(path)
-        try:
-            self._reader = torch._C.PyTorchFileReader(str(path))
-            self.names: list[str] = self._reader.get_all_records()
-        except RuntimeError as error:
-            raise self.broken(first_line(error)) from error
-        if sorted(name.partition("/")[2] for name in listed) != sorted(self.names):
-            raise self.broken("its table of contents is ambiguous")
-
-    def broken(self, reason: str) -> SourceError:
-        return SourceError(
-            f"{self.path.name} is a broken .pt2 file: {reason}",
-            where=str(self.path),
-            next_step="save it again with torch.export.save, or copy it again",
-        )
-
-    def size(self, name: str) -> int:
-        return int(self._reader.get_record_size(name)) if name in self.names else 0
-
-    def need(self, name: str) -> None:
-        if name not in self.names:
-            raise self.broken(f"it has no {name}")
-
-    def read(self, name: str) -> bytes:
-        self.need(name)
-        try:
-            return bytes(self._reader.get_record(name))
-        except RuntimeError as error:
-            raise self.broken(f"{name}: {first_line(error)}") from error
-
-    def record(self, name: str, kind: str) -> Any:
-        """The JSON member `name` as the class `kind` of torch's schema."""
-        from torch._export.serde import schema, serialize
-
-        try:
-            fields = json.loads(self.read(name))
-            return serialize._dict_to_dataclass(getattr(schema, kind), fields)  # type: ignore[no-untyped-call,unused-ignore]
-        except SourceError:
-            raise
-        except Exception as error:
-            raise self.broken(f"{name} cannot be read ({first_line(error)})") from error
+    try:
+        fields = json.loads(archive.read(name))
+        return serialize._dict_to_dataclass(getattr(schema, kind), fields)  # type: ignore[no-untyped-call,unused-ignore]
+    except SourceError:
+        raise
+    except Exception as error:
+        raise archive.broken(f"{name} cannot be read ({first_line(error)})") from error
 
 
-def _check_members(archive: _Archive) -> None:
+def _check_members(archive: Members) -> None:
     if archive.read("archive_format") != b"pt2":
         raise archive.broken("it does not say that it is one")
     if any(name.casefold().startswith(_NATIVE) for name in archive.names):
         raise Refusal("it holds a compiled library (AOTInductor)")
     if extra := [n for n in archive.names if n.startswith("models/") and n != _MODEL]:
         raise archive.broken(f"it holds another program beside the first: {extra[0]}")
+    archive.hold_to("program")
 
 
-def _check_program(archive: _Archive) -> None:
-    import torch
-
-    for text in check_program(archive.record(_MODEL, "ExportedProgram")):
+def _check_program(archive: Members) -> None:
+    for text in check_program(_record(archive, _MODEL, "ExportedProgram")):
         if not text.startswith("torch.ops."):
             continue
         operator = _look_up(text)
@@ -151,10 +117,8 @@ def _check_program(archive: _Archive) -> None:
                 where=str(archive.path),
                 next_step="import the Python package that registers it, or give the model as file.py:object",
             )
-        if not isinstance(operator, torch._ops.OpOverload | torch._ops.HigherOrderOperator):
-            raise Refusal(f"it calls {text}, which is no operator")
-        if _touches_files(operator):
-            raise Refusal(f"it calls {text}, which reads or writes files")
+        if problem := program_operator_problem(operator):
+            raise Refusal(f"it calls {text}, which {problem}")
 
 
 def _look_up(text: str) -> Any:
@@ -166,25 +130,18 @@ def _look_up(text: str) -> Any:
     return found
 
 
-def _touches_files(operator: Any) -> bool:
-    schema = getattr(operator, "_schema", None)
-    if schema is None:
-        return False
-    return str(schema.name).startswith("debugprims::") or any(a.name == "filename" for a in schema.arguments)
-
-
-def _check_payloads(archive: _Archive, folder: str, config: str) -> None:
+def _check_payloads(archive: Members, folder: str, config: str) -> None:
     """Weights or constants: raw bytes are fine, torch's pickles of tensors too, other pickles are not."""
     legacy = f"{folder}model.pt"
     if legacy in archive.names:
         _check_pickle(archive, legacy)
         return
-    for name, meta in archive.record(folder + config, "PayloadConfig").config.items():
+    for name, meta in _record(archive, folder + config, "PayloadConfig").config.items():
         check_plain(str(name))
         _check_payload(archive, folder, meta)
 
 
-def _check_payload(archive: _Archive, folder: str, meta: Any) -> None:
+def _check_payload(archive: Members, folder: str, meta: Any) -> None:
     member = folder + str(meta.path_name)
     archive.need(member)
     if folder == _CONSTANTS and not str(meta.path_name).startswith("tensor_"):
@@ -195,7 +152,7 @@ def _check_payload(archive: _Archive, folder: str, meta: Any) -> None:
         _check_sizes(archive, member, meta.tensor_meta)
 
 
-def _check_sizes(archive: _Archive, member: str, meta: Any) -> None:
+def _check_sizes(archive: Members, member: str, meta: Any) -> None:
     try:
         sizes = [int(size.as_int) for size in meta.sizes]
     except (AttributeError, TypeError, ValueError) as error:
@@ -205,7 +162,7 @@ def _check_sizes(archive: _Archive, member: str, meta: Any) -> None:
         raise archive.broken(f"{member} has {stored:,} bytes and is said to hold {count:,} numbers")
 
 
-def _check_pickle(archive: _Archive, member: str) -> Any:
+def _check_pickle(archive: Members, member: str) -> Any:
     """Open a pickle of torch's in the way that runs nothing; what does not open so is refused."""
     data = archive.read(member)
     if zipfile.is_zipfile(io.BytesIO(data)):
@@ -216,7 +173,7 @@ def _check_pickle(archive: _Archive, member: str) -> Any:
         raise Refusal(f"{member} is a pickle of more than tensors") from error
 
 
-def _check_samples(archive: _Archive) -> None:
+def _check_samples(archive: Members) -> None:
     """The example inputs; the keys of dicts among them become part of the guards' source."""
     if not archive.read(_SAMPLES):
         return
