@@ -9,11 +9,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
 from torch import nn
 
 import torchport as tp
 
 ROOT = Path(__file__).parent.parent
+
+settings.register_profile("torchport", deadline=None)  # two processes share two cores: a time limit fails at random
+settings.load_profile("torchport")
 
 
 class SmallNet(nn.Module):

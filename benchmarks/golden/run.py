@@ -32,6 +32,7 @@ GROUPS = ("exports", "more exports", "verbs")
 # figures of floating-point arithmetic, in JSON and in tables: 1.2e-07, 137.2, 0.999
 FIGURE = re.compile(r"(?<![\w.])-?(?:\d+\.\d+(?:e[+-]?\d+)?|\d+e[+-]?\d+|\d+ dB|inf|nan)\b")
 TIMES = re.compile(r'("(?:seconds|first_run|load_time)": )[-\d.e]+|\b\d+(?:\.\d+)? m?s\b')
+OWN_LINES = re.compile(r"torchport/[\w/]+\.py:\d+")  # `ops show` names the file of a translation
 FIGURES_OF_PROOF = ("max_abs", "max_rel", "min_cosine", "min_sqnr_db")
 
 
@@ -101,7 +102,7 @@ def digests(group: str) -> dict[str, list[str]]:
     made = {"exports": lambda: exports(0), "more exports": lambda: exports(1), "verbs": verbs}[group]()
     for name, produced in made:
         if not name.startswith(("export: ", "saved")):
-            produced = TIMES.sub(r"\1_", produced.decode()).encode()
+            produced = OWN_LINES.sub("torchport/_.py", TIMES.sub(r"\1_", produced.decode())).encode()
         file = PRODUCED / "new" / re.sub(r"[^\w.,:=-]+", "_", name)[:150]
         file.write_bytes(produced)
         found[name] = [hashlib.sha256(data).hexdigest()[:16] for data in (produced, without_figures(produced))]

@@ -11,90 +11,57 @@ Names are imported when first used, so that `import torchport` costs nothing.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from torchport._version import __version__
+from torchport.facade import lazy_names
 
 if TYPE_CHECKING:
-    from torchport import errors, graph, operators
-    from torchport.capture.rewrite import flow
-    from torchport.comparing.recording import record
-    from torchport.comparing.reducing import reduce
-    from torchport.engines.base import Session, open_session as session
-    from torchport.errors import CaptureError, OpsetError, ProofError, TorchportError
-    from torchport.health import doctor
-    from torchport.operators.composing import composition
-    from torchport.operators.defining import Operator, operator
-    from torchport.operators.symbolic import symbolic
-    from torchport.pipeline import export, verify
-    from torchport.pipeline.comparing import compare
-    from torchport.pipeline.rewriting import rewrite
-    from torchport.records import Attempt, Dim, Exported, Finding, Proof
+    from torchport import errors as errors, graph as graph, operators as operators
+    from torchport._version import __version__ as __version__
+    from torchport.capture.rewrite import flow as flow
+    from torchport.comparing.recording import record as record
+    from torchport.comparing.reducing import reduce as reduce
+    from torchport.engines.base import Session as Session, open_session as session  # noqa: F401 -- its public name
+    from torchport.errors import (
+        CaptureError as CaptureError,
+        OpsetError as OpsetError,
+        ProofError as ProofError,
+        TorchportError as TorchportError,
+    )
+    from torchport.health import doctor as doctor
+    from torchport.operators.composing import composition as composition
+    from torchport.operators.defining import Operator as Operator, operator as operator
+    from torchport.operators.symbolic import symbolic as symbolic
+    from torchport.pipeline import export as export, verify as verify
+    from torchport.pipeline.comparing import compare as compare
+    from torchport.pipeline.rewriting import rewrite as rewrite
+    from torchport.records import (
+        Attempt as Attempt,
+        Dim as Dim,
+        Exported as Exported,
+        Finding as Finding,
+        Proof as Proof,
+    )
 
-__all__ = [
-    "Attempt",
-    "CaptureError",
-    "Dim",
-    "Exported",
-    "Finding",
-    "Operator",
-    "OpsetError",
-    "Proof",
-    "ProofError",
-    "Session",
-    "TorchportError",
-    "__version__",
-    "compare",
-    "composition",
-    "doctor",
-    "errors",
-    "export",
-    "flow",
-    "graph",
-    "operator",
-    "operators",
-    "record",
-    "reduce",
-    "rewrite",
-    "session",
-    "symbolic",
-    "verify",
-]
-
-# name: where it lives, "module" or "module:name there"
-_HOMES = {
-    "errors": "torchport.errors",
-    "graph": "torchport.graph",
-    "operators": "torchport.operators",
-    "session": "torchport.engines.base:open_session",
-    "Session": "torchport.engines.base:Session",
-    "doctor": "torchport.health:doctor",
-    "export": "torchport.pipeline:export",
-    "verify": "torchport.pipeline:verify",
-    "compare": "torchport.pipeline.comparing:compare",
-    "record": "torchport.comparing.recording:record",
-    "reduce": "torchport.comparing.reducing:reduce",
-    "composition": "torchport.operators.composing:composition",
-    "Operator": "torchport.operators.defining:Operator",
-    "operator": "torchport.operators.defining:operator",
-    "symbolic": "torchport.operators.symbolic:symbolic",
-    "flow": "torchport.capture.rewrite.flow",
-    "rewrite": "torchport.pipeline.rewriting:rewrite",
-    **{name: f"torchport.errors:{name}" for name in ("CaptureError", "OpsetError", "ProofError", "TorchportError")},
-    **{name: f"torchport.records:{name}" for name in ("Attempt", "Dim", "Exported", "Finding", "Proof")},
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'torchport' has no attribute '{name}'")
-    home, _, attribute = _HOMES[name].partition(":")
-    module = import_module(home)
-    value = getattr(module, attribute) if attribute else module
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__,
+    {
+        "torchport._version": "__version__",
+        "torchport.capture.rewrite.flow": "=flow",
+        "torchport.comparing.recording": "record",
+        "torchport.comparing.reducing": "reduce",
+        "torchport.engines.base": "Session open_session=session",
+        "torchport.errors": "=errors CaptureError OpsetError ProofError TorchportError",
+        "torchport.graph": "=graph",
+        "torchport.health": "doctor",
+        "torchport.operators": "=operators",
+        "torchport.operators.composing": "composition",
+        "torchport.operators.defining": "Operator operator",
+        "torchport.operators.symbolic": "symbolic",
+        "torchport.pipeline.comparing": "compare",
+        "torchport.pipeline.exporting": "export",
+        "torchport.pipeline.rewriting": "rewrite",
+        "torchport.pipeline.verifying": "verify",
+        "torchport.records": "Attempt Dim Exported Finding Proof",
+    },
+)

@@ -6,7 +6,8 @@ import torch
 from torch import nn
 
 import torchport as tp
-from torchport.capture.repairs import cast_layers, gradient_switches
+from torchport.capture.repairs.cast_layers import cast_layers
+from torchport.capture.repairs.gradient_switches import gradient_switches
 
 
 class CastRouter(nn.Module):
@@ -22,7 +23,7 @@ class CastRouter(nn.Module):
 def test_a_layer_that_is_cast_in_forward() -> None:
     model = CastRouter().eval()
     exported = tp.export(model, (torch.randn(3, 4),), dynamic={"x": {0: "n"}})
-    assert (exported.route, exported.attempts[0].repairs) == ("export", (cast_layers.NAME,))
+    assert (exported.route, exported.attempts[0].repairs) == ("export", (cast_layers.name,))
     assert isinstance(model.router, nn.Linear)
 
 
@@ -59,7 +60,7 @@ def test_gradients_switched_off_beside_a_loop() -> None:
     torch.manual_seed(0)
     model = Ungraded().eval()
     exported = tp.export(model, (torch.randn(5, 4),), dynamic={"x": {0: "n"}})
-    assert gradient_switches.NAME in exported.attempts[-1].repairs
+    assert gradient_switches.name in exported.attempts[-1].repairs
     session = tp.session(exported.model)
     for n in (1, 3, 7):
         x = torch.randn(n, 4)

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import torchport as tp
-from torchport.capture.repairs import symbolic_sizes
+from torchport.capture.repairs.symbolic_sizes import symbolic_sizes
 
 X = torch.randn(3, 12)
 ROWS = {"x": {0: "rows", 1: "n"}}
@@ -73,7 +73,7 @@ def _same(got: torch.Tensor, want: torch.Tensor) -> bool:
 def test_a_size_stays_a_size(model: nn.Module) -> None:
     assert _wrong_alone(model.eval())
     exported = tp.export(model, (X,), dynamic=ROWS, route="export")
-    assert symbolic_sizes.NAME in exported.attempts[0].repairs
+    assert symbolic_sizes.name in exported.attempts[0].repairs
     session = tp.session(exported.model)
     for n in (4, 7, 10, 16, 29, 100):
         x = torch.randn(2, n)
@@ -81,7 +81,7 @@ def test_a_size_stays_a_size(model: nn.Module) -> None:
 
 
 def test_the_names_of_the_model_are_left_as_they_were() -> None:
-    with symbolic_sizes.repaired(Half()):
+    with symbolic_sizes.active(Half()):
         assert isinstance(3, int)
         assert not isinstance("3", int)
         assert int("11", 2) == 3

@@ -8,7 +8,8 @@ from torch import nn
 from torch.nn import functional
 
 import torchport as tp
-from torchport.capture.repairs import strided_views, views_as_reshapes
+from torchport.capture.repairs.strided_views import strided_views
+from torchport.capture.repairs.views_as_reshapes import views_as_reshapes
 
 
 class Viewed(nn.Module):
@@ -50,7 +51,7 @@ def test_torch_alone_stumbles_over_the_view(model: nn.Module) -> None:
 
 def test_a_view_that_the_capture_refuses_becomes_a_reshape() -> None:
     exported = tp.export(Viewed(), (X,), dynamic={"x": {0: "batch"}}, route="export")
-    assert views_as_reshapes.NAME in exported.attempts[0].repairs
+    assert views_as_reshapes.name in exported.attempts[0].repairs
 
 
 @pytest.mark.parametrize("captured", [False, True])
@@ -58,7 +59,7 @@ def test_attention_with_a_learned_bias_needs_no_repair(captured: bool) -> None:
     model = Biased().eval()
     given = torch.export.export(model, (X,), dynamic_shapes=AUTO, strict=False) if captured else model
     exported = tp.export(given, (X,), dynamic={"x": {0: "batch"}}, route="export")
-    assert views_as_reshapes.NAME not in exported.attempts[0].repairs
+    assert views_as_reshapes.name not in exported.attempts[0].repairs
 
 
 class Windows(nn.Module):
@@ -90,7 +91,7 @@ def test_overlapping_windows_of_a_view(flipped: bool, route: str) -> None:
         model = WindowsOfPositive(model)
     exported = tp.export(model, (x,), dynamic=dynamic, route=route)
     assert exported.proof.passed
-    assert strided_views.NAME in exported.attempts[-1].repairs
+    assert strided_views.name in exported.attempts[-1].repairs
 
 
 class WindowsOfPositive(nn.Module):
@@ -110,4 +111,4 @@ def test_a_view_of_storage_that_is_not_all_there_is_left_to_torch() -> None:
             return (x * 2)[:, ::2].as_strided((2, 2), (1, 1))
 
     exported = tp.export(Gap(), (torch.randn(4, 6),), allow_unproven=True)
-    assert strided_views.NAME not in exported.attempts[-1].repairs
+    assert strided_views.name not in exported.attempts[-1].repairs

@@ -18,7 +18,9 @@ from torchport.records import Origin
 if TYPE_CHECKING:
     import torch
 
-MODULE, SOURCE, OPERATOR = "torchport.module", "torchport.source", "torchport.operator"
+MODULE = "torchport.module"
+SOURCE = "torchport.source"
+OPERATOR = "torchport.operator"
 CALL = "torchport.call"  # nodes that one call of a torch operator became share it; its result is called so, as a rule
 _TORCH = "pkg.torch.onnx."
 # torch names a Python function by its repr, which holds an address: <function sym_float at 0x7f...>

@@ -1,12 +1,13 @@
 """Read, describe, cut, edit, diff and save ONNX models.
 
-The names are imported when first used: `onnx_ir` takes half a second, and `torchport --help` must not pay it.
+Names are imported when first used: onnx_ir takes half a second, and `torchport --help` must not pay it.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from torchport.facade import lazy_names
 
 if TYPE_CHECKING:
     from torchport.graph.cutting import cut as cut
@@ -36,93 +37,36 @@ if TYPE_CHECKING:
     from torchport.graph.files import load as load, save as save
     from torchport.graph.linting import lint as lint
     from torchport.graph.neighbors import look as look
-    from torchport.graph.opset import convert as set_opset
+    from torchport.graph.opset import convert as set_opset  # noqa: F401 -- its public name
     from torchport.graph.splitting import split as split
 
-# name: where it lives below torchport.graph, "module" or "module:name there"
-_HOMES = {
-    "load": "files",
-    "save": "files",
-    "cut": "cutting",
-    "describe": "describing",
-    "expose": "exposing",
-    "lint": "linting",
-    "look": "neighbors",
-    "split": "splitting",
-    "diff": "diffing",
-    "edit": "edits.recipe",
-    "rename": "edits.naming",
-    "bypass": "edits.removing",
-    "remove": "edits.removing",
-    "set_attribute": "edits.attributes",
-    "set_metadata": "edits.metadata",
-    "rename_metadata": "edits.metadata",
-    "strip_metadata": "edits.metadata",
-    "to_input": "edits.constants",
-    "to_constant": "edits.constants",
-    "set_weights": "edits.other_weights",
-    "set_dtype": "edits.dtypes",
-    "sort": "edits.tidying",
-    "deduplicate": "edits.tidying",
-    "remove_unused": "edits.tidying",
-    "replace": "edits.replacing",
-    "insert": "edits.inserting",
-    "chain": "edits.joining",
-    "merge": "edits.joining",
-    "inline": "edits.functions",
-    "outline": "edits.functions",
-    "fold": "edits.folding",
-    "set_dim": "edits.shaping",
-    "set_shape": "edits.shaping",
-    "clear_shapes": "edits.shaping",
-    "preprocess": "edits.processing",
-    "postprocess": "edits.processing",
-    "set_opset": "opset:convert",
-}
-
-__all__ = [
-    "bypass",
-    "chain",
-    "clear_shapes",
-    "cut",
-    "deduplicate",
-    "describe",
-    "diff",
-    "edit",
-    "expose",
-    "fold",
-    "inline",
-    "insert",
-    "lint",
-    "load",
-    "look",
-    "merge",
-    "outline",
-    "postprocess",
-    "preprocess",
-    "remove",
-    "remove_unused",
-    "rename",
-    "rename_metadata",
-    "replace",
-    "save",
-    "set_attribute",
-    "set_dim",
-    "set_dtype",
-    "set_metadata",
-    "set_opset",
-    "set_shape",
-    "set_weights",
-    "sort",
-    "split",
-    "strip_metadata",
-    "to_constant",
-    "to_input",
-]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, _, there = _HOMES[name].partition(":")
-    return getattr(import_module(f"torchport.graph.{module}"), there or name)
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__,
+    {
+        "torchport.graph.cutting": "cut",
+        "torchport.graph.describing": "describe",
+        "torchport.graph.diffing": "diff",
+        "torchport.graph.edits.attributes": "set_attribute",
+        "torchport.graph.edits.constants": "to_input to_constant",
+        "torchport.graph.edits.dtypes": "set_dtype",
+        "torchport.graph.edits.folding": "fold",
+        "torchport.graph.edits.functions": "inline outline",
+        "torchport.graph.edits.inserting": "insert",
+        "torchport.graph.edits.joining": "chain merge",
+        "torchport.graph.edits.metadata": "set_metadata rename_metadata strip_metadata",
+        "torchport.graph.edits.naming": "rename",
+        "torchport.graph.edits.other_weights": "set_weights",
+        "torchport.graph.edits.processing": "preprocess postprocess",
+        "torchport.graph.edits.recipe": "edit",
+        "torchport.graph.edits.removing": "bypass remove",
+        "torchport.graph.edits.replacing": "replace",
+        "torchport.graph.edits.shaping": "set_dim set_shape clear_shapes",
+        "torchport.graph.edits.tidying": "sort deduplicate remove_unused",
+        "torchport.graph.exposing": "expose",
+        "torchport.graph.files": "load save",
+        "torchport.graph.linting": "lint",
+        "torchport.graph.neighbors": "look",
+        "torchport.graph.opset": "convert=set_opset",
+        "torchport.graph.splitting": "split",
+    },
+)

@@ -9,22 +9,14 @@ tp.operators.test(my_add)           an operator's kernel and lowering beside PyT
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any
+from torchport.facade import lazy_names
 
-__all__ = ["coverage", "find", "missing", "show", "test"]
-
-# imported when first used; `coverage` and `test` capture models, so they live behind the rooms that can
-_HOMES = {
-    "find": "torchport.operators.lookup",
-    "show": "torchport.operators.lookup",
-    "missing": "torchport.operators.lookup",
-    "coverage": "torchport.pipeline.coverage",
-    "test": "torchport.pipeline.operator_trials",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'torchport.operators' has no attribute '{name}'")
-    return getattr(import_module(_HOMES[name]), name)
+# `coverage` and `test` capture models, so they live in a package further down; this module is a facade
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__,
+    {
+        "torchport.operators.lookup": "find missing show",
+        "torchport.pipeline.coverage": "coverage",
+        "torchport.pipeline.operator_trials": "test",
+    },
+)

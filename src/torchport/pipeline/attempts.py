@@ -17,7 +17,7 @@ from torchport.capture.branches import one_sided, watch_lines
 from torchport.capture.guards import Challenge
 from torchport.capture.origins import find_origin
 from torchport.capture.reference import Array
-from torchport.capture.repairs import quantized
+from torchport.capture.repairs.quantized import overflow, quantized
 from torchport.capture.routes.base import Captured, Request
 from torchport.engines import custom
 from torchport.engines.base import Session, open_session
@@ -295,7 +295,7 @@ def _problem(proof: Proof, model: ir.Model, captured: Captured, job: Job) -> str
     text += _origin_of(worst.note, model)
     for finding in (*captured.suspects[:3], *captured.reasons[:1]):
         text += f"; {finding}"
-    cause = quantized.overflow(job.call.target) if quantized.NAME in captured.repairs else ""
+    cause = overflow(job.call.target) if quantized.name in captured.repairs else ""
     text += f"; {cause}" if cause else ""
     lines = [c.line for c in captured.challenges if c.line and c.sizes.items() <= worst.sizes.items()]
     return text + (f"; the capture settled that size at {lines[0]}" if lines else "")

@@ -1,11 +1,6 @@
-"""Known failures of the exporter, and known differences between a model and its capture, each mended in one file.
+"""The table of repairs: known failures of the exporter, and known differences between a model and its capture.
 
-A repair is a module with a `NAME`, which an attempt shows, and one of these:
-
-- `repaired(target)`: a context manager that holds while the model is captured and leaves the model as it was. It gives
-  something that is true, at the end, if it had anything to do. For silent differences: always on.
-- `repaired(target)` and `knows(error)`: the same, but entered only after a capture failed with an error it knows.
-- `mend(program, error)`: a program in place of one whose translation failed with an error it knows, else None.
+Each repair stands in the file of its subject. Repairs in `ALWAYS` concern differences that no error announces.
 """
 
 from __future__ import annotations
@@ -16,48 +11,46 @@ from typing import Any
 
 import torch
 
-from torchport.capture.repairs import (
-    cast_layers,
-    causal_masks,
-    fake_quantizers,
-    flex_attention,
-    gradient_switches,
-    inner_wrappers,
-    one_hot,
-    padded_encoder,
-    quantized,
-    recurrent,
-    settled_slices,
-    shapes_of_operators,
-    spaced,
-    strided_views,
-    symbolic_sizes,
-    value_checks,
-    views_as_reshapes,
-    weights_alone,
-    written_places,
-)
+from torchport.capture.repairs.cast_layers import cast_layers
+from torchport.capture.repairs.causal_masks import causal_masks
+from torchport.capture.repairs.fake_quantizers import fake_quantizers
+from torchport.capture.repairs.flex_attention import flex_attention
+from torchport.capture.repairs.gradient_switches import gradient_switches
+from torchport.capture.repairs.inner_wrappers import inner_wrappers
+from torchport.capture.repairs.one_hot import one_hot
+from torchport.capture.repairs.padded_encoder import padded_encoder
+from torchport.capture.repairs.quantized import quantized
+from torchport.capture.repairs.recurrent import recurrent
+from torchport.capture.repairs.repair import CaptureRepair, ProgramRepair
+from torchport.capture.repairs.settled_slices import settled_slices
+from torchport.capture.repairs.shapes_of_operators import shapes_of_operators
+from torchport.capture.repairs.spaced import spaced
+from torchport.capture.repairs.strided_views import strided_views
+from torchport.capture.repairs.symbolic_sizes import symbolic_sizes
+from torchport.capture.repairs.value_checks import value_checks
+from torchport.capture.repairs.views_as_reshapes import views_as_reshapes
+from torchport.capture.repairs.weights_alone import weights_alone
+from torchport.capture.repairs.written_places import written_places
 from torchport.operators import registering
 from torchport.operators.registering import Registered
 
-ALWAYS: tuple[Any, ...] = (
+ALWAYS: tuple[CaptureRepair, ...] = (
     *(inner_wrappers, padded_encoder, causal_masks, flex_attention, recurrent, strided_views, fake_quantizers),
 )
-AFTER_FAILED_CAPTURE: tuple[Any, ...] = (
+AFTER_FAILED_CAPTURE: tuple[CaptureRepair, ...] = (
     *(views_as_reshapes, symbolic_sizes, quantized, written_places, one_hot, cast_layers, gradient_switches),
     *(shapes_of_operators, value_checks, spaced),
 )
-AFTER_FAILED_TRANSLATION: tuple[Any, ...] = (settled_slices, weights_alone)
+AFTER_FAILED_TRANSLATION: tuple[ProgramRepair, ...] = (settled_slices, weights_alone)
 
 
 def registered() -> tuple[Registered, ...]:
     """Return the functions of torch that repairs replace, by name."""
-    repairs = (*ALWAYS, *AFTER_FAILED_CAPTURE, *AFTER_FAILED_TRANSLATION)
-    return tuple(entry for repair in repairs for entry in registering.registered_in(repair.__name__))
+    return registering.registered_as("repair")
 
 
 @contextlib.contextmanager
-def repaired(target: Any, known: tuple[Any, ...] = ()) -> Iterator[list[str]]:
+def repaired(target: Any, known: tuple[CaptureRepair, ...] = ()) -> Iterator[list[str]]:
     """Every repair that applies to `target`, for the time of a capture.
 
     Args:
@@ -69,12 +62,12 @@ def repaired(target: Any, known: tuple[Any, ...] = ()) -> Iterator[list[str]]:
     """
     applied: list[str] = []
     with contextlib.ExitStack() as stack:
-        entered = [(r.NAME, stack.enter_context(r.repaired(target))) for r in (*ALWAYS, *known)]
+        entered = [(r.name, stack.enter_context(r.active(target))) for r in (*ALWAYS, *known)]
         yield applied
     applied += [name for name, had_to_do in entered if had_to_do]
 
 
-def for_failed_capture(error: Exception, used: tuple[Any, ...]) -> Any | None:
+def for_failed_capture(error: Exception, used: tuple[CaptureRepair, ...]) -> CaptureRepair | None:
     """A repair that knows this error and was not used yet."""
     return next((r for r in AFTER_FAILED_CAPTURE if r not in used and r.knows(error)), None)
 
@@ -82,11 +75,11 @@ def for_failed_capture(error: Exception, used: tuple[Any, ...]) -> Any | None:
 def for_failed_translation(
     program: torch.export.ExportedProgram, error: Exception, used: list[str]
 ) -> torch.export.ExportedProgram | None:
-    """The mended program, if a repair knows the error; its name joins `used`."""
+    """Return the repaired program, if a repair knows the error; its name joins `used`."""
     for repair in AFTER_FAILED_TRANSLATION:
-        if repair.NAME not in used:
-            mended = repair.mend(program, error)
-            if mended is not None:
-                used.append(repair.NAME)
-                return mended
+        if repair.name not in used:
+            repaired = repair.repair(program, error)
+            if repaired is not None:
+                used.append(repair.name)
+                return repaired
     return None

@@ -13,15 +13,16 @@ from typing import Any
 
 import torch
 
-NAME = "layers that are cast while the model runs"
+from torchport.capture.repairs.repair import capture_repair
 
 
-def knows(error: Exception) -> bool:
+def _needs_cast_layers(error: Exception) -> bool:
     return "_apply(): Couldn't swap" in str(error)
 
 
+@capture_repair("layers that are cast while the model runs", after=_needs_cast_layers)
 @contextlib.contextmanager
-def repaired(target: Any) -> Iterator[bool]:
+def cast_layers(target: Any) -> Iterator[bool]:
     original = torch.nn.Module._apply
 
     def apply(self: torch.nn.Module, fn: Callable[[Any], Any], recurse: bool = True) -> torch.nn.Module:

@@ -15,11 +15,12 @@ from typing import Any
 from torch import nn
 from torch.nn.modules import transformer
 
-NAME = "no search for causal masks"
+from torchport.capture.repairs.repair import capture_repair
 
 
+@capture_repair("no search for causal masks")
 @contextlib.contextmanager
-def repaired(target: Any) -> Iterator[bool]:
+def causal_masks(target: Any) -> Iterator[bool]:
     modules = target.modules() if isinstance(target, nn.Module) else ()
     stacks = [m for m in modules if isinstance(m, (nn.TransformerEncoder, nn.TransformerDecoder))]
     detect = transformer._detect_is_causal_mask

@@ -19,11 +19,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-NAME = "fake quantization in two steps"
+from torchport.capture.repairs.repair import capture_repair
 
 
+@capture_repair("fake quantization in two steps")
 @contextlib.contextmanager
-def repaired(target: Any) -> Iterator[bool]:
+def fake_quantizers(target: Any) -> Iterator[bool]:
     """Forwards of ours in all such modules; their switches are read now, as they are tensors."""
     own = _modules(target)
     if own:

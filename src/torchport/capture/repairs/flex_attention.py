@@ -19,13 +19,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-NAME = "flex_attention written out"
+from torchport.capture.repairs.repair import capture_repair
 
 _MODULE = "torch.nn.attention.flex_attention"
 
 
+@capture_repair("flex_attention written out")
 @contextlib.contextmanager
-def repaired(target: Any) -> Iterator[bool]:
+def flex_attention(target: Any) -> Iterator[bool]:
     module: Any = sys.modules.get(_MODULE)  # who does not use it has not imported it
     if module is None:
         yield False

@@ -12,16 +12,18 @@ from typing import Any
 
 import torch
 
-NAME = "switching gradients on and off beside a branch"
+from torchport.capture.repairs.repair import capture_repair
+
 _LOST = re.compile(r"object has no attribute '\w+_graph_\d+'")
 
 
-def knows(error: Exception) -> bool:
+def _needs_gradient_switches(error: Exception) -> bool:
     return isinstance(error, AttributeError) and _LOST.search(str(error)) is not None
 
 
+@capture_repair("switching gradients on and off beside a branch", after=_needs_gradient_switches)
 @contextlib.contextmanager
-def repaired(target: Any) -> Iterator[bool]:
+def gradient_switches(target: Any) -> Iterator[bool]:
     original = torch._C._set_grad_enabled
     torch._C._set_grad_enabled = lambda mode: None  # type: ignore[assignment]
     try:

@@ -13,15 +13,15 @@ from typing import Any
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from torchport.capture.repairs.repair import capture_repair
 from torchport.capture.wrappers import is_wrapper, unwrapped
-
-NAME = "inner wrappers taken off"
 
 _PARALLEL = (nn.DataParallel, DistributedDataParallel)
 
 
+@capture_repair("inner wrappers taken off")
 @contextlib.contextmanager
-def repaired(target: Any) -> Iterator[bool]:
+def inner_wrappers(target: Any) -> Iterator[bool]:
     modules = list(target.modules()) if isinstance(target, nn.Module) else []
     parts = [(m, name, part) for m in modules for name, part in m._modules.items() if isinstance(part, _PARALLEL)]
     wrapped = [(m, name, part) for m, name, part in parts if is_wrapper(part)]

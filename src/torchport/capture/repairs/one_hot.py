@@ -13,16 +13,16 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from torchport.capture.blame import line_of_error
+from torchport.capture.repairs.repair import capture_repair
 
-NAME = "one_hot with as many classes as the values say"
 
-
-def knows(error: Exception) -> bool:
+def _needs_one_hot(error: Exception) -> bool:
     return "data-dependent" in str(error) and "one_hot" in line_of_error(error)
 
 
+@capture_repair("one_hot with as many classes as the values say", after=_needs_one_hot)
 @contextlib.contextmanager
-def repaired(target: Any) -> Iterator[bool]:
+def one_hot(target: Any) -> Iterator[bool]:
     with _OneHot():
         yield True
 

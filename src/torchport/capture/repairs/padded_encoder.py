@@ -19,11 +19,12 @@ from typing import Any
 import torch
 from torch import nn
 
-NAME = "zeroed padding of nn.TransformerEncoder"
+from torchport.capture.repairs.repair import capture_repair
 
 
+@capture_repair("zeroed padding of nn.TransformerEncoder")
 @contextlib.contextmanager
-def repaired(target: Any) -> Iterator[bool]:
+def padded_encoder(target: Any) -> Iterator[bool]:
     """Put the hook on every encoder that would take the fast path."""
     modules = target.modules() if isinstance(target, nn.Module) else ()
     encoders = [m for m in modules if isinstance(m, nn.TransformerEncoder) and _packs(m)]

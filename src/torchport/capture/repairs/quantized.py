@@ -27,8 +27,7 @@ from torch import nn
 import torchport.operators.library.matmul_integer  # noqa: F401 - defines the operator
 from torchport.capture.repairs.quantized_recurrent import quantized_gru, quantized_lstm
 from torchport.capture.repairs.quantized_tensors import Cell, Overloads, Packed, Quantized, Weight, quantize_per_tensor
-
-NAME = "quantized layers unpacked"
+from torchport.capture.repairs.repair import capture_repair
 
 _FUNCTIONS = {
     "quantize_per_tensor": quantize_per_tensor,
@@ -37,13 +36,14 @@ _FUNCTIONS = {
 }
 
 
-def knows(error: Exception) -> bool:
+def _needs_quantized(error: Exception) -> bool:
     """torch.export wants to take the packed objects apart, and they do not let it; nor do quantized tensors."""
     return "__obj_flatten__" in str(error) or "QuantizedMeta" in str(error)
 
 
+@capture_repair("quantized layers unpacked", after=_needs_quantized)
 @contextlib.contextmanager
-def repaired(target: Any) -> Iterator[bool]:
+def quantized(target: Any) -> Iterator[bool]:
     """Stand-ins for every packed object and quantized tensor, and for functions that make or take quantized tensors."""
     modules = list(target.modules()) if isinstance(target, nn.Module) else []
     packed = [(m, k, v) for m in modules for k, v in vars(m).items() if _is_packed(v)]

@@ -27,12 +27,12 @@ from torch.nn.utils import rnn as sequences
 
 import torchport.operators.library.recurrent  # noqa: F401 - defines the two operators
 from torchport.capture.repairs import recurrent_steps
+from torchport.capture.repairs.repair import capture_repair
 
-NAME = "recurrent layers as operators of their own"
 
-
+@capture_repair("recurrent layers as operators of their own")
 @contextlib.contextmanager
-def repaired(target: Any) -> Iterator[bool]:
+def recurrent(target: Any) -> Iterator[bool]:
     """Put the functions in the place of torch's own, in the two modules that call them."""
     present = isinstance(target, nn.Module) and any(isinstance(m, nn.RNNBase) for m in target.modules())
     functions, check = _MODULES[0]._VF, nn.RNNBase.check_forward_args

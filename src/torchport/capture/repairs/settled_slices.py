@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import torch
 
-NAME = "sizes of slices that became known"
+from torchport.capture.repairs.repair import program_repair
 
 
-def mend(program: torch.export.ExportedProgram, error: Exception) -> torch.export.ExportedProgram | None:
+@program_repair("sizes of slices that became known")
+def settled_slices(program: torch.export.ExportedProgram, error: Exception) -> torch.export.ExportedProgram | None:
     if "should have been constant, but got" not in str(error):
         return None
     noted = [

@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from torchport.capture.repairs.repair import capture_repair
 from torchport.operators import registries, shapes
 
-NAME = "shapes of operators learned from runs"
 _OF_TORCH = ("aten", "prims", "prim", "torchport", "quantized", "quantized_decomposed", "higher_order")
 
 
-def knows(error: Exception) -> bool:
+def _needs_shapes_of_operators(error: Exception) -> bool:
     seen: BaseException | None = error
     while seen is not None:
         if type(seen).__name__ == "UnsupportedOperatorException":
@@ -28,8 +28,9 @@ def knows(error: Exception) -> bool:
     return False
 
 
+@capture_repair("shapes of operators learned from runs", after=_needs_shapes_of_operators)
 @contextlib.contextmanager
-def repaired(target: Any) -> Iterator[list[str]]:
+def shapes_of_operators(target: Any) -> Iterator[list[str]]:
     learned: list[str] = []
     with _Learn(learned):
         yield learned

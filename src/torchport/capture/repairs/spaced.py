@@ -13,23 +13,23 @@ from typing import Any
 from torch.overrides import TorchFunctionMode
 
 from torchport.capture.blame import line_of_error
+from torchport.capture.repairs.repair import capture_repair
 from torchport.operators import registering
 from torchport.operators.library.linspace import is_open, linspace, logspace
 from torchport.operators.registering import replaces
-
-NAME = "linspace with as many steps as the values say"
 
 replaces("torch.linspace")(linspace)
 replaces("torch.logspace")(logspace)
 
 
-def knows(error: Exception) -> bool:
+def _needs_spaced(error: Exception) -> bool:
     where = f"{line_of_error(error)} {getattr(error, 'where', '')}"
     return ("data-dependent" in str(error) or "was fixed to" in str(error)) and "space(" in where
 
 
+@capture_repair("linspace with as many steps as the values say", after=_needs_spaced)
 @contextlib.contextmanager
-def repaired(target: Any) -> Iterator[bool]:
+def spaced(target: Any) -> Iterator[bool]:
     with _Spaced():
         yield True
 

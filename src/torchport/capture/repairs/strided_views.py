@@ -21,12 +21,12 @@ import torch
 from torch.fx.experimental.symbolic_shapes import guard_or_false
 
 from torchport.capture.blame import is_user_file
+from torchport.capture.repairs.repair import capture_repair
 
-NAME = "strided views by places"
 
-
+@capture_repair("strided views by places")
 @contextlib.contextmanager
-def repaired(target: Any) -> Iterator[list[str]]:
+def strided_views(target: Any) -> Iterator[list[str]]:
     used: list[str] = []
     if not _mentioned(target):
         yield used

@@ -20,20 +20,20 @@ from typing import Any
 
 import torch
 
+from torchport.capture.repairs.repair import capture_repair
 from torchport.capture.repairs.sized_tensors import SQUARE_ROOT, SizedTensors
-
-NAME = "sizes kept symbolic through int(), math and tensors"
 
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _NOT_THE_MODELS = {"torch", "torchport", "builtins", *sys.stdlib_module_names}
 
 
-def knows(error: Exception) -> bool:
+def _needs_symbolic_sizes(error: Exception) -> bool:
     return "was fixed to" in str(error) or "data-dependent" in str(error)
 
 
+@capture_repair("sizes kept symbolic through int(), math and tensors", after=_needs_symbolic_sizes)
 @contextlib.contextmanager
-def repaired(target: Any) -> Iterator[bool]:
+def symbolic_sizes(target: Any) -> Iterator[bool]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(SizedTensors())
         for names in _namespaces(target):

@@ -13,14 +13,13 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from torchport.capture.repairs.repair import capture_repair
 from torchport.operators import registering
 from torchport.operators.library.combinations import combinations
 from torchport.operators.library.covariance import corrcoef, cov
 from torchport.operators.library.ctc_loss import ctc_loss
 from torchport.operators.library.lstsq import lstsq
 from torchport.operators.registering import replaces
-
-NAME = "functions that look at values by ones that do not"
 
 _SIGNS = ("aten.equal", "aten.allclose", "aten._ctc_loss", "aten.linalg_lstsq", "unbacked symbols")
 
@@ -42,12 +41,13 @@ replaces("torch.linalg.lstsq")(lstsq)
 replaces("torch.nn.functional.ctc_loss")(ctc_loss)
 
 
-def knows(error: Exception) -> bool:
+def _needs_value_checks(error: Exception) -> bool:
     return any(sign in str(error) for sign in _SIGNS)
 
 
+@capture_repair("functions that look at values by ones that do not", after=_needs_value_checks)
 @contextlib.contextmanager
-def repaired(target: Any) -> Iterator[bool]:
+def value_checks(target: Any) -> Iterator[bool]:
     with _Instead():
         yield True
 

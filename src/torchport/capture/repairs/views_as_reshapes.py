@@ -17,16 +17,17 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-NAME = "views as reshapes"
+from torchport.capture.repairs.repair import capture_repair
 
 
-def knows(error: Exception) -> bool:
+def _needs_views_as_reshapes(error: Exception) -> bool:
     # torch's fake tensors say the first, its kernels the second
     return "Cannot view a tensor" in str(error) or "view size is not compatible" in str(error)
 
 
+@capture_repair("views as reshapes", after=_needs_views_as_reshapes)
 @contextlib.contextmanager
-def repaired(target: Any) -> Iterator[bool]:
+def views_as_reshapes(target: Any) -> Iterator[bool]:
     with _Reshapes():
         yield True
 

@@ -14,12 +14,13 @@ import torch
 from torch._export.passes.lift_constants_pass import ConstantAttrMap, lift_constants_pass
 from torch.fx import Node
 
-NAME = "weights made of weights computed beforehand"
+from torchport.capture.repairs.repair import program_repair
 
 _MISSING = "No ONNX function found"
 
 
-def mend(program: torch.export.ExportedProgram, error: Exception) -> torch.export.ExportedProgram | None:
+@program_repair("weights made of weights computed beforehand")
+def weights_alone(program: torch.export.ExportedProgram, error: Exception) -> torch.export.ExportedProgram | None:
     """A program in which all that sees nothing but weights is computed. None if there is no such thing.
 
     Which operators lack a translation is not asked: the error knows them by the names of their parts.

@@ -13,7 +13,7 @@ import torch
 
 from torchport.operators.library import literal
 
-NAME = "tensors written out in branches"
+WRITTEN_OUT = "tensors written out in branches"
 
 
 def kept(program: torch.export.ExportedProgram) -> bool:

@@ -15,18 +15,19 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from torchport.capture.blame import line_of_error
+from torchport.capture.repairs.repair import capture_repair
 
-NAME = "writing at a place a tensor or a size says"
 _WRITES = re.compile(r"\]\s*(//|\*\*|[-+*/@%&|^])?=(?!=)")
 
 
-def knows(error: Exception) -> bool:
+def _needs_written_places(error: Exception) -> bool:
     text = str(error)
     return ("data-dependent" in text or "got SymInt" in text) and _WRITES.search(line_of_error(error)) is not None
 
 
+@capture_repair("writing at a place a tensor or a size says", after=_needs_written_places)
 @contextlib.contextmanager
-def repaired(target: Any) -> Iterator[bool]:
+def written_places(target: Any) -> Iterator[bool]:
     with _Places():
         yield True
 

@@ -13,11 +13,13 @@ from torchport.capture import symbolic_functions
 from torchport.capture.blame import line_of_error, watch_guards
 from torchport.capture.guards import Challenge, Guard, challenges
 from torchport.capture.origins import complete_metadata
-from torchport.capture.repairs import for_failed_capture, for_failed_translation, repaired, weights_alone, written_out
+from torchport.capture.repairs import for_failed_capture, for_failed_translation, repaired
 from torchport.capture.repairs.empty_shapes import mean_zero
 from torchport.capture.repairs.exact_constants import exact_constants
 from torchport.capture.repairs.half_reductions import half_reductions
 from torchport.capture.repairs.quick_patterns import quick_patterns
+from torchport.capture.repairs.weights_alone import computed, weights_alone
+from torchport.capture.repairs.written_out import WRITTEN_OUT, kept
 from torchport.capture.routes.base import Captured, Request
 from torchport.capture.structure import FlatModule
 from torchport.errors import CaptureError, RefusedError
@@ -60,12 +62,12 @@ def mapped(
 def translate(program: torch.export.ExportedProgram, request: Request, repairs: list[str]) -> ir.Model:
     """torch's own translation; a failure with a known cause is mended and tried again."""
     opset = min(max(request.opset, LOWEST_OPSET), HIGHEST_OPSET)
-    alone = weights_alone.computed(program, library.compositions())
+    alone = computed(program, library.compositions())
     if alone is not None:
         program = alone
-        repairs.append(weights_alone.NAME)
-    if written_out.kept(program):
-        repairs.append(written_out.NAME)
+        repairs.append(weights_alone.name)
+    if kept(program):
+        repairs.append(WRITTEN_OUT)
     lowerings = Lowerings()
     try:
         program, table = mapped(program, opset, request.translations, lowerings)

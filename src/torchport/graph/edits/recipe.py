@@ -230,7 +230,7 @@ def _arguments(step: Step) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
 
 def _function(edit: Edit) -> Callable[..., Any]:
     module, _, name = edit.home.partition(":")
-    function: Callable[..., Any] = getattr(import_module(f"torchport.graph.{module}"), name)
+    function: Callable[..., Any] = getattr(import_module(module), name)
     return function
 
 

@@ -17,7 +17,7 @@ class Edit:
 
     Attributes:
         name: as in a recipe; ``--name`` on the command line.
-        home: where the function is: ``module:function`` below torchport.graph.
+        home: where the function is: ``module:function``.
         form: what it takes. ``pairs``: one mapping; ``assign``: two arguments for each pair of a mapping; ``fields``:
             arguments by name; ``steps``: a list of steps, or arguments by name.
         metavar: how the value is shown in the help.
@@ -46,7 +46,7 @@ class Edit:
 _EDITS = [
     Edit(
         "rename",
-        "edits.naming:rename",
+        "torchport.graph.edits.naming:rename",
         "pairs",
         "OLD=NEW",
         "A tensor, node or dimension; enc.*=encoder.* too.",
@@ -54,7 +54,7 @@ _EDITS = [
     ),
     Edit(
         "rename-dim",
-        "edits.naming:rename",
+        "torchport.graph.edits.naming:rename",
         "pairs",
         "OLD=NEW",
         "The dimension, where a tensor has that name too.",
@@ -63,7 +63,7 @@ _EDITS = [
     ),
     Edit(
         "rename-node",
-        "edits.naming:rename",
+        "torchport.graph.edits.naming:rename",
         "pairs",
         "OLD=NEW",
         "The node, where a tensor has that name too.",
@@ -72,18 +72,20 @@ _EDITS = [
     ),
     Edit(
         "rename-tensor",
-        "edits.naming:rename",
+        "torchport.graph.edits.naming:rename",
         "pairs",
         "OLD=NEW",
         "The tensor, where a node has that name too.",
         options=(("kind", "tensor"),),
         same=True,
     ),
-    Edit("bypass", "edits.removing:bypass", "name", "NODE", "Take a node out: what it gets goes on."),
-    Edit("remove", "edits.removing:remove", "name", "NODE", "Take a node out, and what only it needed."),
+    Edit("bypass", "torchport.graph.edits.removing:bypass", "name", "NODE", "Take a node out: what it gets goes on."),
+    Edit(
+        "remove", "torchport.graph.edits.removing:remove", "name", "NODE", "Take a node out, and what only it needed."
+    ),
     Edit(
         "replace",
-        "edits.replacing:replace",
+        "torchport.graph.edits.replacing:replace",
         "fields",
         "WHAT by NEW",
         "Nodes, or a pattern, by an operator, nodes or a model.",
@@ -91,7 +93,7 @@ _EDITS = [
     ),
     Edit(
         "insert",
-        "edits.inserting:insert",
+        "torchport.graph.edits.inserting:insert",
         "fields",
         "OP after TENSOR",
         "An operator behind a tensor, or `OP before NODE`.",
@@ -99,51 +101,74 @@ _EDITS = [
     ),
     Edit(
         "set-attribute",
-        "edits.attributes:set_attribute",
+        "torchport.graph.edits.attributes:set_attribute",
         "fields",
         "NODE:NAME=VALUE",
         "Of a node, or of all of an operator.",
     ),
-    Edit("set-dim", "edits.shaping:set_dim", "assign", "DIM=SIZE", "Fix a dimension; or make one dynamic: x:0=batch."),
-    Edit("set-shape", "edits.shaping:set_shape", "assign", "TENSOR=[N,3]", "State a tensor's shape."),
-    Edit("clear-shapes", "edits.shaping:clear_shapes", "flag", "", "Forget the shapes of inner tensors."),
+    Edit(
+        "set-dim",
+        "torchport.graph.edits.shaping:set_dim",
+        "assign",
+        "DIM=SIZE",
+        "Fix a dimension; or make one dynamic: x:0=batch.",
+    ),
+    Edit("set-shape", "torchport.graph.edits.shaping:set_shape", "assign", "TENSOR=[N,3]", "State a tensor's shape."),
+    Edit(
+        "clear-shapes", "torchport.graph.edits.shaping:clear_shapes", "flag", "", "Forget the shapes of inner tensors."
+    ),
     Edit(
         "set-dtype",
-        "edits.dtypes:set_dtype",
+        "torchport.graph.edits.dtypes:set_dtype",
         "assign",
         "NAME=DTYPE",
         "Of an input or output, with a cast inside.",
     ),
     Edit(
         "preprocess",
-        "edits.processing:preprocess",
+        "torchport.graph.edits.processing:preprocess",
         "steps",
         "STEPS",
         "Before the model: 'scale: 255, normalize: imagenet'.",
     ),
-    Edit("postprocess", "edits.processing:postprocess", "steps", "STEPS", "After it: 'softmax, topk: 5'."),
-    Edit("to-input", "edits.constants:to_input", "name", "WEIGHT", "Make a constant an input."),
+    Edit(
+        "postprocess", "torchport.graph.edits.processing:postprocess", "steps", "STEPS", "After it: 'softmax, topk: 5'."
+    ),
+    Edit("to-input", "torchport.graph.edits.constants:to_input", "name", "WEIGHT", "Make a constant an input."),
     Edit(
         "to-constant",
-        "edits.constants:to_constant",
+        "torchport.graph.edits.constants:to_constant",
         "assign",
         "INPUT=VALUE",
         "Make an input a constant: a number, list or .npy.",
     ),
     Edit(
         "set-weights",
-        "edits.other_weights:set_weights",
+        "torchport.graph.edits.other_weights:set_weights",
         "fields",
         "FILE",
         "Weights from a .safetensors, .npz or .pt.",
         between=(("source", ""),),
     ),
-    Edit("set-opset", "opset:convert", "name", "NUMBER", "Up or down; refused where that is not exact.", new=True),
-    Edit("fold", "edits.folding:fold", "flag", "", "Compute what is constant."),
-    Edit("inline", "edits.functions:inline", "optional name", "NAME", "Write local functions out; all, or one."),
+    Edit(
+        "set-opset",
+        "torchport.graph.opset:convert",
+        "name",
+        "NUMBER",
+        "Up or down; refused where that is not exact.",
+        new=True,
+    ),
+    Edit("fold", "torchport.graph.edits.folding:fold", "flag", "", "Compute what is constant."),
+    Edit(
+        "inline",
+        "torchport.graph.edits.functions:inline",
+        "optional name",
+        "NAME",
+        "Write local functions out; all, or one.",
+    ),
     Edit(
         "outline",
-        "edits.functions:outline",
+        "torchport.graph.edits.functions:outline",
         "fields",
         "NODES as NAME",
         "Make a function: 'module:encoder.* as my::Layer'.",
@@ -151,7 +176,7 @@ _EDITS = [
     ),
     Edit(
         "chain",
-        "edits.joining:chain",
+        "torchport.graph.edits.joining:chain",
         "fields",
         "FILE",
         "Feed the outputs to another model.",
@@ -160,7 +185,7 @@ _EDITS = [
     ),
     Edit(
         "merge",
-        "edits.joining:merge",
+        "torchport.graph.edits.joining:merge",
         "fields",
         "FILE",
         "Put another model beside it.",
@@ -169,7 +194,7 @@ _EDITS = [
     ),
     Edit(
         "set-metadata",
-        "edits.metadata:set_metadata",
+        "torchport.graph.edits.metadata:set_metadata",
         "pairs",
         "KEY=TEXT",
         "Of the model; KEY= takes it away.",
@@ -177,7 +202,7 @@ _EDITS = [
     ),
     Edit(
         "rename-metadata",
-        "edits.metadata:rename_metadata",
+        "torchport.graph.edits.metadata:rename_metadata",
         "pairs",
         "OLD=NEW",
         "Keys of the model's metadata.",
@@ -185,15 +210,15 @@ _EDITS = [
     ),
     Edit(
         "strip-metadata",
-        "edits.metadata:strip_metadata",
+        "torchport.graph.edits.metadata:strip_metadata",
         "optional name",
         "PATTERN",
         "Metadata and doc strings; all, or keys like this.",
         same=True,
     ),
-    Edit("sort", "edits.tidying:sort", "flag", "", "Put nodes after what they need.", same=True),
-    Edit("deduplicate", "edits.tidying:deduplicate", "flag", "", "Keep equal weights once."),
-    Edit("remove-unused", "edits.tidying:remove_unused", "flag", "", "Take out what no output needs."),
+    Edit("sort", "torchport.graph.edits.tidying:sort", "flag", "", "Put nodes after what they need.", same=True),
+    Edit("deduplicate", "torchport.graph.edits.tidying:deduplicate", "flag", "", "Keep equal weights once."),
+    Edit("remove-unused", "torchport.graph.edits.tidying:remove_unused", "flag", "", "Take out what no output needs."),
 ]
 
 EDITS = {e.name: e for e in _EDITS}
