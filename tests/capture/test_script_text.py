@@ -132,6 +132,8 @@ def test_source_that_only_computes_passes(body: str) -> None:
         ("x = 1\f", "does not write"),
         ("\tx = 1", "does not write"),
         ("x = 1; y = 2", "does not write"),
+        ('x = "a', "does not write"),
+        ('x = "' + '"\\' * 100_000, "does not write"),
         ("x = (", "cannot be read"),
         ("x = " + "(" * 5000, "cannot be read"),
     ],

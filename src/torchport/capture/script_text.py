@@ -34,7 +34,8 @@ def _words(text: str) -> frozenset[str]:
 
 
 _PRINTABLE = re.compile(r"[\n\x20-\x7e]*")
-_STRING = re.compile(r"""(?<![\w"'])(?:"(?:[^"\\\n]|\\[^\n])*"|'(?:[^'\\\n]|\\[^\n])*')""")
+# the closing quote may be missing, so that a text of many opened strings is not scanned to its end for each
+_STRING = re.compile(r"""(?<![\w"'])(?:"(?:[^"\\\n]|\\[^\n])*("?)|'(?:[^'\\\n]|\\[^\n])*('?))""")
 _READ_DIFFERENTLY = re.compile(r"""[#\\"'`$;]""")
 _CONSTANT = re.compile(r"c[0-9]+")
 
@@ -113,7 +114,7 @@ def check_script(sources: Mapping[str, str], pickles: Mapping[str, bytes]) -> No
 
 
 def _parsed(name: str, text: str) -> ast.Module:
-    if not _PRINTABLE.fullmatch(text) or _READ_DIFFERENTLY.search(_STRING.sub("0", text)):
+    if not _PRINTABLE.fullmatch(text) or _READ_DIFFERENTLY.search(_without_strings(text)):
         raise Refusal(f"{name} has characters that torch.jit.save does not write")
     try:
         with warnings.catch_warnings():
@@ -121,6 +122,10 @@ def _parsed(name: str, text: str) -> ast.Module:
             return ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise Refusal(f"{name} cannot be read as TorchScript") from error
+
+
+def _without_strings(text: str) -> str:
+    return _STRING.sub(lambda found: "0" if found[1] or found[2] else "'", text)
 
 
 def _defined(trees: Mapping[str, ast.Module]) -> _Script:
