@@ -13,7 +13,8 @@ from made_models import fail_at, listed, model, number_in
 
 from torchport.errors import SaveError
 from torchport.graph import files
-from torchport.graph.files import check_target, save
+from torchport.graph.files import save
+from torchport.graph.targets import check_target
 
 
 def test_too_little_space_is_noticed_before_anything_is_written(

@@ -18,12 +18,10 @@ from typing import Any
 import numpy as np
 
 from torchport.capture.archives import load_weights
-from torchport.capture.input_text import InputSpec, Random, Scalar, Stored, is_name, parse_input
+from torchport.capture.input_text import InputSpec, Random, Scalar, Stored, is_name
 from torchport.capture.members import check_zip, first_line
 from torchport.errors import InputError, SourceError
 from torchport.tensors import COMPLEX, DTYPES, INTEGERS, numpy_dtype, to_torch
-
-__all__ = ["InputSpec", "build_inputs", "from_example", "parse_input"]
 
 _DAMAGE = (ValueError, OSError, EOFError, SyntaxError, MemoryError, OverflowError)  # what numpy raises over a bad array
 

@@ -18,7 +18,8 @@ Array = np.ndarray[Any, Any]
 
 def read(session: Session, texts: tuple[str, ...], seed: int) -> dict[str, Array]:
     """The model's inputs from --input specs, by name or by position."""
-    from torchport.capture.inputs import build_inputs, parse_input
+    from torchport.capture.input_text import parse_input
+    from torchport.capture.inputs import build_inputs
     from torchport.tensors import is_torch, to_numpy
 
     args, kwargs = build_inputs([parse_input(text) for text in texts], seed=seed)

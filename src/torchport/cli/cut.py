@@ -35,8 +35,9 @@ def command(
         say("loading")
         from torchport.graph import files
         from torchport.graph.cutting import cut
+        from torchport.graph.targets import check_target
 
-        files.check_target(output)
+        check_target(output)
         part = cut(file, names(begin), names(end), module=module, complete=complete)
         say("saving")
         files.save(part, output)

@@ -122,8 +122,9 @@ class _Verifying:
 def _run(file: str, output: str, steps: list[Any], say: Any, verifying: _Verifying | None) -> Any:
     from torchport.graph import files
     from torchport.graph.edits.choosing import PROOF
+    from torchport.graph.targets import check_target
 
-    files.check_target(output)
+    check_target(output)
     model, done = _apply(files.load(file), steps, say)
     proof = None
     if verifying is not None:

@@ -75,7 +75,8 @@ def gather(
     source: Any, inputs: tuple[str, ...], seed: int, *, required: bool = True
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Example inputs: from --input, else from example_inputs() beside the model, else none."""
-    from torchport.capture.inputs import build_inputs, from_example, parse_input
+    from torchport.capture.input_text import parse_input
+    from torchport.capture.inputs import build_inputs, from_example
     from torchport.capture.user_code import running_user_code
 
     if inputs:

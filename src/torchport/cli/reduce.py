@@ -66,8 +66,9 @@ def command(file: str, output: str, as_json: bool, quiet: bool, all_parts: bool,
         say("loading")
         from torchport.comparing.reducing import reduce
         from torchport.graph import files
+        from torchport.graph.targets import check_target
 
-        files.check_target(output)
+        check_target(output)
         options["own"] = load_libraries(options["libraries"])
         model = files.load(file)
         fails, recorded = _asked(model, options)

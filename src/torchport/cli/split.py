@@ -29,12 +29,13 @@ def command(file: str, at: str | None, parts: int | None, output: str, as_json: 
         say("loading")
         from torchport.graph import files
         from torchport.graph.splitting import split
+        from torchport.graph.targets import check_target
 
         target = Path(output)
         given = split(file, names(at) if at is not None else int(parts or 0))
         paths = [str(target.with_suffix(f".{n}{target.suffix or '.onnx'}")) for n in range(1, len(given) + 1)]
         for path in paths:
-            files.check_target(path)
+            check_target(path)
         say("saving")
         for part, path in zip(given, paths, strict=True):
             files.save(part, path)

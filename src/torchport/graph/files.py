@@ -32,8 +32,6 @@ from torchport.graph.weights import bodies, unread_tensors, weights
 from torchport.graph.well_formed import BROKEN, check_well_formed
 from torchport.memory import uncollected
 
-__all__ = ["INLINE_LIMIT", "check_external", "check_target", "load", "load_between", "save", "to_bytes", "weight_bytes"]
-
 INLINE_LIMIT = 3 * 2**29  # 1.5 GiB of weights: below protobuf's 2 GiB, with room for the graph
 
 

@@ -27,8 +27,6 @@ from torchport.graph.weights import unread_tensors
 from torchport.graph.well_formed import check_functions
 from torchport.silence import silence
 
-__all__ = ["Fault", "lint"]
-
 
 def lint(model: ir.Model | str | os.PathLike[str], engine: str | None = None) -> list[Fault]:
     """All faults of a model, errors first.

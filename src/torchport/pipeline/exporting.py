@@ -15,6 +15,7 @@ from torchport.capture import choose
 from torchport.capture.state import Mode
 from torchport.errors import OptionError
 from torchport.graph import files, opset as opsets
+from torchport.graph.targets import check_target
 from torchport.pipeline.attempts import Attempts
 from torchport.pipeline.job import Job, Progress
 from torchport.records import Exported, Finding
@@ -96,7 +97,7 @@ def export(
     )
     _check_options(opset, weights, output, custom_opsets or {})
     routes = choose.order(job.subject.model, route)
-    target = files.check_target(output) if output is not None else None
+    target = check_target(output) if output is not None else None
     with job.opened():
         job.meet(allow_random=allow_unproven)
         memory.release()

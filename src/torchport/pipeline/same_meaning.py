@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from torchport.capture.inputs import InputSpec, build_inputs
+from torchport.capture.input_text import InputSpec
+from torchport.capture.inputs import build_inputs
 from torchport.engines.base import Session, open_session
 from torchport.errors import InputError
 from torchport.pipeline.attempts import candidate

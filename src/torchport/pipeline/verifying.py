@@ -13,7 +13,8 @@ import onnx_ir as ir
 import torch
 
 from torchport.capture import models
-from torchport.capture.inputs import InputSpec, build_inputs
+from torchport.capture.input_text import InputSpec
+from torchport.capture.inputs import build_inputs
 from torchport.capture.state import Mode
 from torchport.capture.structure import Call, signature_of
 from torchport.engines.base import Session, open_session
