@@ -32,9 +32,10 @@ if TYPE_CHECKING:
     from torchport.operators.composing import composition as composition
     from torchport.operators.defining import Operator as Operator, operator as operator
     from torchport.operators.symbolic import symbolic as symbolic
-    from torchport.pipeline import export as export, verify as verify
     from torchport.pipeline.comparing import compare as compare
+    from torchport.pipeline.exporting import export as export
     from torchport.pipeline.rewriting import rewrite as rewrite
+    from torchport.pipeline.verifying import verify as verify
     from torchport.records import (
         Attempt as Attempt,
         Dim as Dim,

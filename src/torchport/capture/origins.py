@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
@@ -78,12 +79,11 @@ def find_origin(model: ir.Model, node_name: str) -> Origin | None:
     return None
 
 
-def all_nodes(model: ir.Model) -> list[ir.Node]:
-    """Every node: of the graph, its subgraphs and the local functions."""
-    nodes = list(ir.traversal.RecursiveGraphIterator(model.graph))
+def all_nodes(model: ir.Model) -> Iterator[ir.Node]:
+    """Iterate over every node: of the graph, of its branches and loop bodies, and of the local functions."""
+    yield from ir.traversal.RecursiveGraphIterator(model.graph)
     for function in model.functions.values():
-        nodes += ir.traversal.RecursiveGraphIterator(function)
-    return nodes
+        yield from ir.traversal.RecursiveGraphIterator(function)
 
 
 def _from_metadata(node: ir.Node) -> Origin | None:

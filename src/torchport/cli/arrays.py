@@ -18,11 +18,11 @@ Array = np.ndarray[Any, Any]
 
 def read(session: Session, texts: tuple[str, ...], seed: int) -> dict[str, Array]:
     """The model's inputs from --input specs, by name or by position."""
+    from torchport.capture.input_arrays import create_inputs
     from torchport.capture.input_text import parse_input
-    from torchport.capture.inputs import build_inputs
     from torchport.tensors import is_torch, to_numpy
 
-    args, kwargs = build_inputs([parse_input(text) for text in texts], seed=seed)
+    args, kwargs = create_inputs([parse_input(text) for text in texts], seed=seed, read_pt=_read_pt)
     free = [i.name for i in session.inputs if i.name not in kwargs]
     if len(args) > len(free):
         raise InputError(
@@ -31,6 +31,12 @@ def read(session: Session, texts: tuple[str, ...], seed: int) -> dict[str, Array
         )
     feeds: dict[str, Any] = {**dict(zip(free, args, strict=False)), **_flat(kwargs)}
     return {name: to_numpy(value) if is_torch(value) else value for name, value in feeds.items()}
+
+
+def _read_pt(path: Path, name: str | None) -> tuple[list[Any], dict[str, Any]]:
+    from torchport.capture.inputs import read_pt  # imports torch, which arrays from elsewhere do not need
+
+    return read_pt(path, name)
 
 
 def _flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

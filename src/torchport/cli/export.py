@@ -73,7 +73,7 @@ def command(
     with progress(quiet or as_json) as say:
         say("loading")
         from torchport.graph.targets import check_target
-        from torchport.pipeline import DEFAULT_OPSET, export
+        from torchport.pipeline.exporting import DEFAULT_OPSET, export
 
         check_target(output)
         options["libraries"] = load_libraries(options["libraries"])

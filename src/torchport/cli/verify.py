@@ -40,7 +40,7 @@ def command(
     with progress(quiet or as_json) as say:
         say("loading")
         from torchport.graph import files
-        from torchport.pipeline import verify
+        from torchport.pipeline.verifying import verify
 
         files.load(file)  # a broken file is said before a slow import
         source = load(against, seed=seed, trust=trust)

@@ -128,7 +128,7 @@ def opened(model: ir.Model | str | os.PathLike[str]) -> tuple[ir.Model, str]:
 
 
 def all_nodes(model: ir.Model) -> Iterator[ir.Node]:
-    """Every node: of the graph, its branches and loop bodies, and the local functions."""
+    """Iterate over every node: of the graph, of its branches and loop bodies, and of the local functions."""
     yield from ir.traversal.RecursiveGraphIterator(model.graph)
     for function in model.functions.values():
         yield from ir.traversal.RecursiveGraphIterator(function)

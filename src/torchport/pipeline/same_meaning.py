@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from torchport.capture.input_arrays import create_inputs
 from torchport.capture.input_text import InputSpec
-from torchport.capture.inputs import build_inputs
 from torchport.engines.base import Session, open_session
 from torchport.errors import InputError
 from torchport.pipeline.attempts import candidate
@@ -19,7 +19,6 @@ from torchport.pipeline.verifying import declared_dims
 from torchport.proving.proof import Examiner
 from torchport.proving.sampling import ProofInput
 from torchport.records import Dim, Finding, Proof, TensorInfo
-from torchport.tensors import to_numpy
 
 Array = np.ndarray[Any, Any]
 Shape = tuple[int | str | None, ...] | None
@@ -109,7 +108,7 @@ def made_up(infos: Sequence[TensorInfo]) -> list[Array]:
             raise InputError(f"input '{info.name}' has no shape to make an example from", next_step="give --input")
     shapes = [[d if isinstance(d, int) else _EXAMPLE_SIZE for d in i.shape or ()] for i in infos]
     specs = [InputSpec.tensor(None, i.dtype, s) for i, s in zip(infos, shapes, strict=True)]
-    return [to_numpy(t) for t in build_inputs(specs)[0]]
+    return list(create_inputs(specs)[0])
 
 
 def _known_sizes(was: Shape, now: Shape, first: int) -> Shape:

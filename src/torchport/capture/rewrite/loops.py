@@ -219,8 +219,8 @@ class Loop:
         names = [*(p.key for p in places), *self._names]
         loop = Loop(whole, self._trip, self._start, names, self._sizes)
         values = loop._run((*(p.get() for p in places), *state))
-        for place, value in zip(places, values, strict=False):
-            place.set(value)
+        for changed, value in zip(places, values, strict=False):
+            changed.set(value)
         return values[len(places) :]
 
     def _run(self, state: tuple[Any, ...]) -> tuple[Any, ...]:

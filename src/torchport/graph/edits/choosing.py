@@ -33,7 +33,7 @@ def unproves(edit: Callable[P, int]) -> Callable[P, int]:
 
 
 def every_node(model: ir.Model) -> Iterator[ir.Node]:
-    """The nodes of a model: of its graph, of branches and bodies inside it, and of its functions."""
+    """Iterate over every node: of the graph, of its branches and loop bodies, and of the local functions."""
     yield from ir.traversal.RecursiveGraphIterator(model.graph)
     for function in model.functions.values():
         yield from ir.traversal.RecursiveGraphIterator(function)
