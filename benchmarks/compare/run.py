@@ -46,7 +46,7 @@ def planted(subject: str, seeds: list[int]) -> None:
     from subjects import make
 
     import torchport as tp
-    from torchport.memory import release
+    from torchport.process import release
 
     model, inputs = make(subject)
     arrays = {n: t.numpy() for n, t in inputs.items()}

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from torchport.pipeline.exporting import export as export
     from torchport.pipeline.rewriting import rewrite as rewrite
     from torchport.pipeline.verifying import verify as verify
-    from torchport.records import (
+    from torchport.results import (
         Attempt as Attempt,
         Dim as Dim,
         Exported as Exported,
@@ -63,6 +63,6 @@ __getattr__, __dir__, __all__ = lazy_names(
         "torchport.pipeline.exporting": "export",
         "torchport.pipeline.rewriting": "rewrite",
         "torchport.pipeline.verifying": "verify",
-        "torchport.records": "Attempt Dim Exported Finding Proof",
+        "torchport.results": "Attempt Dim Exported Finding Proof",
     },
 )

@@ -33,7 +33,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torchport.records import Attempt, Proof
+    from torchport.results import Attempt, Proof
+
+
+def first_line(error: BaseException) -> str:
+    """Return an exception in one line, for messages; the whole of it stays chained."""
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__
 
 
 class TorchportError(Exception):

@@ -9,7 +9,7 @@ from typing import Any
 import onnx_ir as ir
 
 from torchport._version import __version__
-from torchport.records import Proof
+from torchport.results import Proof
 
 PREFIX = "torchport."
 

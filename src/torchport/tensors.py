@@ -15,6 +15,10 @@ from torchport.errors import InputError
 if TYPE_CHECKING:
     import torch
 
+
+Array = np.ndarray[Any, Any]
+
+
 FLOATS = ("float32", "float16", "bfloat16", "float64")
 INTEGERS = ("int64", "int32", "int16", "int8", "uint8", "uint16", "uint32", "uint64")
 COMPLEX = ("complex64", "complex128")

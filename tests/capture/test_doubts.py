@@ -10,7 +10,7 @@ from torch import nn
 
 import torchport as tp
 from torchport.capture.guards import Guard, challenges
-from torchport.records import Dim
+from torchport.results import Dim
 
 X = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
 

@@ -13,7 +13,7 @@ from torch.export import Dim as TorchDim
 from torchport.capture import dynamic
 from torchport.capture.structure import Call
 from torchport.errors import DynamicError
-from torchport.records import Dim
+from torchport.results import Dim
 
 
 def _model(x: torch.Tensor, batch: Any = None) -> torch.Tensor:

@@ -17,8 +17,8 @@ import torchport as tp
 from torchport.comparing.comparison import Comparison
 from torchport.comparing.torch_events import Event, watched
 from torchport.errors import TorchportError
-from torchport.pipeline import compared_regions
-from torchport.silence import silence
+from torchport.pipeline import compared_regions, exporting
+from torchport.process import silence
 
 
 class Attention(nn.Module):
@@ -165,7 +165,7 @@ def test_a_wrong_weight_of_a_module_called_twice_is_found_in_the_right_call(atte
 def again(monkeypatch: pytest.MonkeyPatch) -> list[nn.Module]:
     """The modules that are exported again."""
     found: list[nn.Module] = []
-    export = compared_regions.export
+    export = exporting.export
     monkeypatch.setattr(compared_regions, "export", lambda m, *a, **k: (found.append(m.module), export(m, *a, **k))[1])
     return found
 

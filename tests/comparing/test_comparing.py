@@ -28,7 +28,7 @@ from torchport.errors import (
     RandomModelError,
     SaveError,
 )
-from torchport.records import Origin
+from torchport.results import Origin
 
 Array = np.ndarray[Any, Any]
 

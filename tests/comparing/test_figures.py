@@ -192,7 +192,7 @@ def test_percentiles_are_exact_also_when_counted_digit_by_digit(monkeypatch: pyt
     errors = np.sort(np.abs(a - b))
     whole = measure("y", a, b)
     monkeypatch.setattr(error_pieces, "PIECE", 700)
-    monkeypatch.setattr("torchport.comparing.figures.WHOLE", 100)
+    monkeypatch.setattr("torchport.comparing.error_pieces.WHOLE", 100)
     monkeypatch.setattr(error_pieces, "WHOLE", 100)
     digits = measure("y", a, b)
     assert whole.p99_abs == digits.p99_abs == errors[4949]

@@ -15,7 +15,7 @@ import torch
 
 from torchport.comparing.samples import ARGUMENTS, OUTPUT, Sample, fit_inputs, read_samples, save_call, save_sample
 from torchport.errors import InputError, SaveError
-from torchport.records import TensorInfo
+from torchport.results import TensorInfo
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 

@@ -16,8 +16,8 @@ from torchport.capture.rewrite.reading import plan_by_reading
 from torchport.capture.rewrite.refusal import RewriteError
 from torchport.capture.routes.base import Request
 from torchport.capture.routes.rewrite import rewritten_program
-from torchport.records import Dim
-from torchport.silence import silence
+from torchport.process import silence
+from torchport.results import Dim
 
 INPUTS = [torch.randn(n, generator=torch.Generator().manual_seed(n)) * k for n in (1, 2, 5) for k in (0.3, 1.0, 3.0)]
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from torchport.engines.onnxruntime import has_kernels
-from torchport.graph import kernels
+from torchport.graph.kernels import fitting
 
 
 @pytest.fixture(autouse=True)
@@ -120,7 +120,7 @@ def _fitted(*nodes: onnx.NodeProto) -> ir.Model:
         [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.BFLOAT16, shape)],
     )
     model = ir.from_proto(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=9))
-    kernels.fit(model, has_kernels)
+    fitting.fit(model, has_kernels)
     return model
 
 

@@ -16,10 +16,11 @@ from onnxscript import opset15, opset18, script, values
 from torch import Tensor
 
 import torchport as tp
+from torchport import results
 from torchport.cli.main import cli
 from torchport.engines import custom
 from torchport.errors import EngineError, OptionError
-from torchport.operators import building, calls, defining, headers
+from torchport.operators import building, defining, headers
 
 KERNELS = Path(__file__).parent / "kernels" / "everything.cc"
 OWN = values.Opset("tests", 1)
@@ -120,7 +121,7 @@ def test_a_model_saved_twice_is_the_same_file(tmp_path: Path) -> None:
         tp.export(lambda x: Doubled.apply(x, 2.0), (torch.ones(3),), route="export", output=tmp_path / f"{name}.onnx")
     first = (tmp_path / "a.onnx").read_bytes()
     assert first == (tmp_path / "b.onnx").read_bytes()
-    assert calls.MARK.encode() not in first
+    assert results.MARK.encode() not in first
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 import torchport as tp
 from torchport.cli.main import cli
 from torchport.errors import OptionError
-from torchport.operators import lookup
+from torchport.operators import lookup, onnx_operators
 
 
 def ops(*arguments: str) -> tuple[int, str]:
@@ -56,7 +56,7 @@ def test_an_operator_of_our_library_is_said_to_be_ours() -> None:
 
 def test_an_onnx_operator_tells_its_history_types_and_kernels() -> None:
     resize = tp.operators.show("Resize")
-    assert isinstance(resize, lookup.OnnxOperator)
+    assert isinstance(resize, onnx_operators.OnnxOperator)
     versions = dict(resize.versions)
     assert versions[10] == "introduced"
     assert "+ attribute cubic_coeff_a" in versions[11]

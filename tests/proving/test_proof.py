@@ -12,7 +12,7 @@ from torchport.errors import EngineError, RandomModelError
 from torchport.proving import sampling
 from torchport.proving.proof import Examiner
 from torchport.proving.sampling import ProofInput, Question
-from torchport.records import Dim
+from torchport.results import Dim
 
 Array = np.ndarray[Any, Any]
 X = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)

@@ -18,10 +18,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from torchport.capture.members import Members, check_zip, first_line
+from torchport.capture.members import Members, check_zip
 from torchport.capture.program_text import Refusal
 from torchport.capture.script_text import check_script
-from torchport.errors import SourceError, UntrustedError
+from torchport.errors import SourceError, UntrustedError, first_line
 
 Kind = Literal["script", "program", "old program", "pickle"]
 

@@ -24,7 +24,7 @@ import torch
 
 from torchport.capture.structure import Branch, Call, Fixed, Node, Slot, signature_of, slots
 from torchport.errors import DynamicError
-from torchport.records import Dim
+from torchport.results import Dim
 
 InputDims = dict[str, dict[int, Dim]]
 

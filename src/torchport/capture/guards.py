@@ -18,7 +18,7 @@ from types import CodeType
 from typing import Any
 
 from torchport.capture.places import Site
-from torchport.records import Dim
+from torchport.results import Dim
 
 _MOST = 10  # sizes asked for, however many guards there are
 _FARTHEST = 4096

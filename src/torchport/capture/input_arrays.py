@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 
 from torchport.capture.input_text import InputSpec, Random, Scalar, Stored, is_name
-from torchport.capture.members import first_line
-from torchport.errors import InputError
+from torchport.errors import InputError, first_line
 from torchport.tensors import COMPLEX, DTYPES, INTEGERS, numpy_dtype
 
 _DAMAGE = (ValueError, OSError, EOFError, SyntaxError, MemoryError, OverflowError)  # what numpy raises over a bad array

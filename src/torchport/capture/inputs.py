@@ -15,8 +15,8 @@ import numpy as np
 from torchport.capture.archives import load_weights
 from torchport.capture.input_arrays import Args, Values, create_inputs, unreadable
 from torchport.capture.input_text import InputSpec
-from torchport.capture.members import check_zip, first_line
-from torchport.errors import InputError, SourceError
+from torchport.capture.members import check_zip
+from torchport.errors import InputError, SourceError, first_line
 from torchport.tensors import to_torch
 
 

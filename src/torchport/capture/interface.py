@@ -11,7 +11,7 @@ import torch
 from torchport.capture.dynamic import DynamicSpec, InputDims
 from torchport.capture.origins import all_nodes, write_origins
 from torchport.errors import CaptureError
-from torchport.records import Dim
+from torchport.results import Dim
 from torchport.tensors import dtype_name, numpy_dtype
 
 _PREFIX = "model."  # structure.FlatModule holds the user's module under this name

@@ -13,7 +13,7 @@ import zipfile
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import IO, Literal
 
-from torchport.errors import SourceError, UntrustedError
+from torchport.errors import SourceError, UntrustedError, first_line
 
 # torch stores members uncompressed: an honest archive unpacks to its own size, a re-packed one to a few times
 _GROWTH = 8
@@ -154,9 +154,3 @@ def _climbs(name: str) -> bool:
 
 def _size(file: Path | IO[bytes]) -> int:
     return file.stat().st_size if isinstance(file, Path) else file.seek(0, os.SEEK_END)
-
-
-def first_line(error: BaseException) -> str:
-    """Return an exception in one line, for messages; the whole of it stays chained."""
-    text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from torchport.capture.blame import line_of_stack
-from torchport.records import Origin
+from torchport.results import Origin
 
 if TYPE_CHECKING:
     import torch

@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from torchport.capture.archives import load_weights, only_weights, quiet
-from torchport.capture.members import Members, check_zip, first_line
+from torchport.capture.members import Members, check_zip
 from torchport.capture.operator_safety import program_operator_problem
 from torchport.capture.program_text import Refusal, check_plain, check_program
-from torchport.errors import SourceError, UntrustedError
+from torchport.errors import SourceError, UntrustedError, first_line
 
 _MODEL = "models/model.json"
 _SAMPLES = "data/sample_inputs/model.pt"

@@ -1,18 +1,15 @@
-"""The PyTorch model as the judge: arrays in, arrays out, each call from the same state."""
+"""The PyTorch model as the reference: arrays in, arrays out, its state restored after each call."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
 
 from torchport.capture.state import Snapshot
 from torchport.capture.structure import Call, output_tensors
-from torchport.tensors import as_pairs, to_numpy, to_torch
-
-Array = np.ndarray[Any, Any]
+from torchport.tensors import Array, as_pairs, to_numpy, to_torch
 
 
 class Reference:

@@ -12,8 +12,7 @@ import numpy as np
 
 from torchport.engines.base import Session
 from torchport.errors import InputError, SaveError
-
-Array = np.ndarray[Any, Any]
+from torchport.tensors import Array
 
 
 def read(session: Session, texts: tuple[str, ...], seed: int) -> dict[str, Array]:

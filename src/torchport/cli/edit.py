@@ -103,7 +103,7 @@ def command(
 
 
 def _show(done: dict[str, Any]) -> None:
-    from torchport.graph.edits.recipe import shortened
+    from torchport.terminal import shortened
 
     count = f": {done['changed']} changed"
     click.echo(shortened(done["edit"], _WIDTH - len(count)) + count)

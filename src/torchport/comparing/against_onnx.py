@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
 from torchport.comparing.against_torch import Pair
@@ -14,8 +13,7 @@ from torchport.comparing.layered import Layered, Slices
 from torchport.graph.matching.certain import beyond_doubt
 from torchport.graph.matching.nodes import match
 from torchport.proving.tolerances import Tolerance
-
-Array = np.ndarray[Any, Any]
+from torchport.tensors import Array
 
 _BLOCKS = "com.microsoft.nchwc"
 

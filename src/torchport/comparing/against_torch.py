@@ -21,9 +21,7 @@ from torchport.comparing.kinship import base, kin
 from torchport.comparing.layered import Slices
 from torchport.comparing.torch_events import Event, watched
 from torchport.proving.tolerances import Tolerance
-from torchport.tensors import to_numpy
-
-Array = np.ndarray[Any, Any]
+from torchport.tensors import Array, to_numpy
 
 _KEPT, _KEPT_BYTES = 4, 16 << 20  # tensors that differ, worth keeping: the first of them is asked for again
 Kind = tuple[tuple[int, ...], str]  # shape and dtype

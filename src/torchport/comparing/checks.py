@@ -15,7 +15,6 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -27,9 +26,7 @@ from torchport.errors import EngineError, InputError, OptionError
 from torchport.graph import files
 from torchport.proving.metrics import check_output
 from torchport.proving.tolerances import Tolerance, tolerance
-from torchport.tensors import FLOATS, numpy_dtype
-
-Array = np.ndarray[Any, Any]
+from torchport.tensors import FLOATS, Array, numpy_dtype
 
 _SKIP = 125  # as for `git bisect run`: this one cannot be judged
 _NOT_RUN = (126, 127)  # a shell's way to say that there is no such program

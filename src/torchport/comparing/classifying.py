@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from torchport.comparing.error_pieces import PIECE
-
-Array = np.ndarray[Any, Any]
+from torchport.tensors import Array
 
 
 def top_places(reference: Array, candidate: Array) -> dict[str, Any]:

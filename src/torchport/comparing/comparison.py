@@ -10,7 +10,7 @@ from typing import Literal
 from torchport.comparing.figures import Figures
 from torchport.comparing.glance import Glance
 from torchport.comparing.precision import Precision
-from torchport.records import Finding, Origin
+from torchport.results import Finding, Origin
 
 State = Literal["agrees", "born", "carried", "differs", "no partner"]
 

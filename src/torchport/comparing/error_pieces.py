@@ -10,14 +10,12 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 
 import numpy as np
 
 from torchport.proving.scales import floor as floor_of
 from torchport.proving.tolerances import Tolerance
-
-Array = np.ndarray[Any, Any]
+from torchport.tensors import Array
 
 PIECE = 1 << 18  # numbers looked at together: a dozen float64 temporaries of 2 MB
 WHOLE = 1 << 21  # errors sorted in one go; more are counted digit by digit

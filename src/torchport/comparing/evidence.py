@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
 from torchport.comparing.samples import save_sample
@@ -15,8 +13,7 @@ from torchport.errors import InputError, SaveError
 from torchport.graph import files
 from torchport.graph.cutting import cut
 from torchport.graph.values import used_by
-
-Array = np.ndarray[Any, Any]
+from torchport.tensors import Array
 
 
 def inputs_of(node: ir.Node) -> list[str]:

@@ -17,8 +17,8 @@ from torchport.comparing.error_pieces import EDGES, WHOLE, Sums, errors, flat_pa
 from torchport.errors import OptionError
 from torchport.proving.metrics import check_output
 from torchport.proving.tolerances import Tolerance, tolerance as default_tolerance
+from torchport.tensors import Array
 
-Array = np.ndarray[Any, Any]
 Metric = Callable[[Array, Array], float]
 
 

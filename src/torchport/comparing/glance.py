@@ -13,8 +13,7 @@ import numpy as np
 from torchport.proving.metrics import check_output
 from torchport.proving.scales import LARGE, largest, scale
 from torchport.proving.tolerances import FLOOR, Tolerance, tolerance
-
-Array = np.ndarray[Any, Any]
+from torchport.tensors import Array
 
 _SAMPLES = 512
 _FIRST = 16  # of them, which mostly tell already

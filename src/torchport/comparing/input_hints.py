@@ -10,15 +10,13 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import numpy as np
 
 from torchport.comparing.figures import Figures, measure
 from torchport.comparing.samples import Sample
 from torchport.comparing.scales import relation
-
-Array = np.ndarray[Any, Any]
+from torchport.tensors import Array
 
 _ENOUGH = 1 << 20  # numbers; of a larger batch only the first samples are looked at
 _MOST = 1 << 23  # numbers; a larger sample is not looked at, for the memory it takes

@@ -7,9 +7,7 @@ numbers from the reference. It stays one model, run slice by slice, not one sess
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
 from torchport.comparing.against_onnx import alike
@@ -21,9 +19,7 @@ from torchport.engines.base import open_session
 from torchport.graph.cutting import cut
 from torchport.graph.values import used_by
 from torchport.proving.tolerances import Tolerance
-from torchport.tensors import numpy_dtype
-
-Array = np.ndarray[Any, Any]
+from torchport.tensors import Array, numpy_dtype
 
 _GIVEN = "__given"
 

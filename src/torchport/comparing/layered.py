@@ -6,7 +6,6 @@ import contextlib
 import math
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -16,10 +15,8 @@ from torchport.engines.base import open_session
 from torchport.errors import EngineError, TorchportError
 from torchport.graph import files
 from torchport.graph.exposing import expose
-from torchport.records import TensorInfo
-from torchport.tensors import numpy_dtype
-
-Array = np.ndarray[Any, Any]
+from torchport.results import TensorInfo
+from torchport.tensors import Array, numpy_dtype
 
 BUDGET = 1 << 30  # bytes of tensors held at once, beyond the models
 _TORCH = "pkg.torch.onnx."

@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-import numpy as np
 import onnx_ir as ir
 
 from torchport.capture.origins import origin_of
@@ -14,8 +13,7 @@ from torchport.comparing.against_torch import Pair
 from torchport.comparing.comparison import Layer, State
 from torchport.comparing.divergence import Region, Spread
 from torchport.comparing.layered import Layered, Slices
-
-Array = np.ndarray[Any, Any]
+from torchport.tensors import Array
 
 _HELD = 2  # a slice of the candidate's tensors, and their partners
 _USUAL = 8  # times the median error of tensors that agree

@@ -11,7 +11,6 @@ import dataclasses
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -26,10 +25,9 @@ from torchport.graph.cutting import cut
 from torchport.graph.values import Names
 from torchport.proving.metrics import check_output
 from torchport.proving.tolerances import EXACT, Tolerance
-from torchport.records import OutputCheck
-from torchport.tensors import FLOATS
+from torchport.results import OutputCheck
+from torchport.tensors import FLOATS, Array
 
-Array = np.ndarray[Any, Any]
 Progress = Callable[[str], None]
 
 

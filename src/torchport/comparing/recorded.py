@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import onnx
@@ -21,9 +20,7 @@ from torchport.graph import files
 from torchport.graph.cutting import cut
 from torchport.graph.shapes import without_weights
 from torchport.graph.values import Names, used_by
-from torchport.tensors import FLOATS, numpy_dtype
-
-Array = np.ndarray[Any, Any]
+from torchport.tensors import FLOATS, Array, numpy_dtype
 
 
 class Recorded:

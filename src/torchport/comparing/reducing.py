@@ -12,9 +12,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
 from torchport.comparing.recorded import Recorded, fit, rounded, typed
@@ -22,9 +20,9 @@ from torchport.comparing.units import Units
 from torchport.errors import EngineError, InputError, OptionError, TorchportError
 from torchport.graph import files
 from torchport.graph.describing import module_of
-from torchport.records import Origin
+from torchport.results import Origin
+from torchport.tensors import Array
 
-Array = np.ndarray[Any, Any]
 Check = Callable[..., bool]
 Chosen = tuple[int, ...]
 

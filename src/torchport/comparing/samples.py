@@ -24,10 +24,8 @@ import numpy as np
 
 from torchport.engines.base import checked_input as checked
 from torchport.errors import InputError, SaveError
-from torchport.records import TensorInfo
-from torchport.tensors import as_pairs, is_torch, numpy_dtype, to_numpy
-
-Array = np.ndarray[Any, Any]
+from torchport.results import TensorInfo
+from torchport.tensors import Array, as_pairs, is_torch, numpy_dtype, to_numpy
 
 OUTPUT = "__output__."  # before the names of a recorded call's outputs
 ARGUMENTS = "__arguments__"  # JSON: a recorded call's arguments that are no tensors

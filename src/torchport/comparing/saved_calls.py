@@ -17,9 +17,7 @@ import torch
 from torchport.capture.structure import Call, join, output_tensors, signature_of, take_apart
 from torchport.comparing.samples import OUTPUT, Sample, save_call
 from torchport.errors import InputError, OptionError, SaveError
-from torchport.tensors import to_numpy, to_torch
-
-Array = np.ndarray[Any, Any]
+from torchport.tensors import Array, to_numpy, to_torch
 
 _LONGEST = 200  # characters of an argument that is noted, not replayed
 _WRAPPERS = ("DataParallel", "DistributedDataParallel")

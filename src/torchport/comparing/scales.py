@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from torchport.tensors import Array
+
 Grain = tuple[float, float]
 
 _CLOSE = 1e-4  # of the largest magnitude: what is left when the relation is the true one, rounding apart

@@ -16,13 +16,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from torchport.errors import EngineMissingError, InputError
-from torchport.records import TensorInfo
-from torchport.tensors import is_torch, numpy_dtype, to_numpy, to_torch
+from torchport.results import TensorInfo
+from torchport.tensors import Array, is_torch, numpy_dtype, to_numpy, to_torch
 
 if TYPE_CHECKING:
     import onnx_ir as ir
-
-Array = np.ndarray[Any, Any]
 
 
 class Runner(Protocol):

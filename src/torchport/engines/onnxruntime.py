@@ -20,9 +20,8 @@ from torchport.engines import custom
 from torchport.engines.weights import weights_as_inputs
 from torchport.errors import EngineError
 from torchport.graph import files
-from torchport.records import TensorInfo
-
-Array = np.ndarray[Any, Any]
+from torchport.results import TensorInfo
+from torchport.tensors import Array
 
 _DTYPES = {"float": "float32", "double": "float64"}
 _LENT = {"bfloat16": (onnx.TensorProto.BFLOAT16, np.uint16, ml_dtypes.bfloat16)}

@@ -16,8 +16,7 @@ from torchport.engines import custom
 from torchport.errors import EngineError
 from torchport.graph import files
 from torchport.graph.describing import tensor_infos
-
-Array = np.ndarray[Any, Any]
+from torchport.tensors import Array
 
 
 def open_session(source: Path | ir.Model, libraries: Sequence[str | os.PathLike[str]] = ()) -> ReferenceRunner:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
 import onnx_ir as ir
 
 from torchport.graph.views import settled
 from torchport.graph.weights import bodies
-
-Array = np.ndarray[Any, Any]
+from torchport.tensors import Array
 
 _SMALL = 1 << 12  # weights below this stay in the graph: shapes and axes, which engines want to know beforehand
 

@@ -17,6 +17,8 @@ from typing import Any
 
 import onnx_ir as ir
 
+from torchport.terminal import human, human_bytes
+
 Power = tuple[str, int]
 Terms = dict[tuple[Power, ...], int | Fraction]
 
@@ -166,22 +168,6 @@ def size_of(text: str, sizes: Mapping[str, int]) -> Size:
             return value
     amount = _read(text)
     return amount.at(**sizes) if sizes else amount
-
-
-def human(value: float) -> str:
-    """``1234567`` is ``1.23M``."""
-    for factor, letter in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= factor:
-            return f"{value / factor:.3g}{letter}" if abs(value) / factor < 999.5 else f"{value / factor:.0f}{letter}"
-    return f"{value:.3g}" if abs(value) < 999.5 else "1k"
-
-
-def human_bytes(value: float) -> str:
-    """``3145728`` is ``3 MiB``."""
-    for factor, unit in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
-        if abs(value) >= factor:
-            return f"{value / factor:.4g} {unit}"
-    return f"{value:.4g} B"
 
 
 def _whole(value: int | Fraction) -> int | Fraction:

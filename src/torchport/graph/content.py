@@ -13,8 +13,8 @@ import onnx_ir as ir
 
 from torchport.errors import FileError
 from torchport.graph.matching.sides import is_constant
+from torchport.tensors import Array
 
-Array = np.ndarray[Any, Any]
 _PIECE = 1 << 20  # numbers looked at together
 _FEW = 64  # numbers that are looked at to tell one weight from others
 _TINY = 8  # numbers of an axis, a shape

@@ -17,7 +17,7 @@ from torchport.graph.covering import Need, missing_inputs
 from torchport.graph.narrowing import UNINFERABLE
 from torchport.graph.opset_rules.inference import infer_missing
 from torchport.graph.values import Names, used_by
-from torchport.silence import silence
+from torchport.process import silence
 
 MODULE = "torchport.module"
 

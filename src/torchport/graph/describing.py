@@ -27,8 +27,8 @@ from torchport.graph.description import (
 )
 from torchport.graph.shapes import Shapes, values_of
 from torchport.graph.well_formed import BROKEN
-from torchport.records import TensorInfo
-from torchport.silence import silence
+from torchport.process import silence
+from torchport.results import TensorInfo
 
 MODULE = "torchport.module"
 _OWN = "torchport."

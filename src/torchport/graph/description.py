@@ -9,7 +9,7 @@ from typing import Any
 
 from torchport.graph.amounts import Amount
 from torchport.graph.cost import Cost
-from torchport.records import TensorInfo
+from torchport.results import TensorInfo
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import re
-import textwrap
-from collections.abc import Iterable, Sequence
-from typing import Any
-
-from torchport.graph.amounts import Amount, Size, human, human_bytes
+from torchport.graph.amounts import Amount, Size
 from torchport.graph.cost import ASSUMED, Cost
 from torchport.graph.description import Description, Module, Weight
+from torchport.terminal import WIDTH, clip, human, human_bytes, shape_text, table, wrapped
 
-WIDTH = 80
 _FEW = 10
 
 
@@ -38,54 +33,11 @@ def text(description: Description, *, everything: bool = False, depth: int = 2) 
     return "\n\n".join(section for section in sections if section)
 
 
-def clip(line: str, width: int = WIDTH) -> str:
-    """The line, its middle left out if it is longer than the terminal."""
-    if len(line) <= width:
-        return line
-    return f"{line[: (width - 1) // 2]}…{line[len(line) - width // 2 :]}"
-
-
-def table(rows: Sequence[Sequence[str]], *, right: Iterable[int] = ()) -> list[str]:
-    """Rows in columns, the ones in `right` flush right; the widest columns give way until a line fits."""
-    if not rows:
-        return []
-    widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
-    while sum(widths) + 2 * len(widths) > WIDTH:
-        widths[widths.index(max(widths))] -= 1
-    numbers = set(right)
-    lines = []
-    for row in rows:
-        cells = [clip(cell, width) for cell, width in zip(row, widths, strict=True)]
-        aligned = [c.rjust(widths[n]) if n in numbers else c.ljust(widths[n]) for n, c in enumerate(cells)]
-        lines.append(("  " + "  ".join(aligned)).rstrip())
-    return lines
-
-
 def amount(size: Size, *, of_bytes: bool = False) -> str:
     """For people: ``1.62M·batch``, ``12.98M``."""
     if isinstance(size, Amount):
         return size.text(of_bytes=of_bytes)
     return human_bytes(size) if of_bytes else human(size)
-
-
-def shape_text(dtype: str, shape: Sequence[Any] | None) -> str:
-    """``float32[batch,3,?]``"""
-    return dtype + ("" if shape is None else f"[{','.join('?' if d is None else str(d) for d in shape)}]")
-
-
-def wrapped(label: str, content: str) -> str:
-    """A labelled line, continued under itself."""
-    start = f"  {label:<11} "
-    whole = re.sub(r"(\d) (?=B|[KMGT]iB)", "\\1\xa0", content)  # a number and its unit stay together
-    filled = textwrap.fill(
-        whole,
-        WIDTH,
-        initial_indent=start,
-        subsequent_indent=" " * len(start),
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-    return "\n".join(map(clip, filled.replace("\xa0", " ").splitlines()))
 
 
 def short(size: Size) -> str:

@@ -6,7 +6,6 @@ import textwrap
 from collections.abc import Iterable, Sequence
 
 from torchport.graph.content import Apart
-from torchport.graph.description_text import WIDTH, clip
 from torchport.graph.difference import (
     Difference,
     FunctionChange,
@@ -18,6 +17,7 @@ from torchport.graph.difference import (
     WeightChange,
     Weights,
 )
+from torchport.terminal import WIDTH, clip
 
 _FEW = 10
 _LONGEST = 48  # of a name or value, beyond which its middle is left out

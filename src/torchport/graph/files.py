@@ -30,7 +30,7 @@ from torchport.graph.targets import check_space, check_target, explain
 from torchport.graph.unknown import remember
 from torchport.graph.weights import bodies, unread_tensors, weights
 from torchport.graph.well_formed import BROKEN, check_well_formed
-from torchport.memory import uncollected
+from torchport.process import uncollected
 
 INLINE_LIMIT = 3 * 2**29  # 1.5 GiB of weights: below protobuf's 2 GiB, with room for the graph
 

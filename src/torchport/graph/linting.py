@@ -25,7 +25,7 @@ from torchport.graph.lint_rules.scopes import read
 from torchport.graph.shapes import drop_weights, without_weights
 from torchport.graph.weights import unread_tensors
 from torchport.graph.well_formed import check_functions
-from torchport.silence import silence
+from torchport.process import silence
 
 
 def lint(model: ir.Model | str | os.PathLike[str], engine: str | None = None) -> list[Fault]:

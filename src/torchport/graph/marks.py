@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from torchport.records import MARK
+from torchport.results import MARK
 
 
 @contextlib.contextmanager

@@ -20,7 +20,6 @@ from typing import Any
 import onnx_ir as ir
 
 from torchport.errors import InputError, OptionError
-from torchport.graph.amounts import human_bytes
 from torchport.graph.cost import subgraphs, used_by
 from torchport.graph.describing import (
     all_nodes,
@@ -33,10 +32,10 @@ from torchport.graph.describing import (
     type_text,
 )
 from torchport.graph.description import to_json
-from torchport.graph.description_text import clip, shape_text, table, wrapped
 from torchport.graph.shapes import Shapes, values_of
 from torchport.graph.statistics import Statistics, statistics
-from torchport.records import Origin
+from torchport.results import Origin
+from torchport.terminal import clip, human_bytes, shape_text, table, wrapped
 
 _LONGEST_LINE = 200
 _LONGEST_VALUE = 120

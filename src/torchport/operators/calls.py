@@ -19,7 +19,7 @@ import torch
 
 from torchport.errors import EngineError
 from torchport.operators import defining
-from torchport.records import MARK
+from torchport.results import MARK
 from torchport.tensors import to_numpy, to_torch
 
 # what ONNX and its engines bring; every other domain is somebody's own

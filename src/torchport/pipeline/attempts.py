@@ -10,26 +10,26 @@ from typing import Any
 
 import onnx_ir as ir
 
-from torchport import memory, metadata
+from torchport import metadata, process
 from torchport.capture import choose, interface
 from torchport.capture.blame import is_user_file
 from torchport.capture.branches import one_sided, watch_lines
 from torchport.capture.guards import Challenge
 from torchport.capture.origins import find_origin
-from torchport.capture.reference import Array
 from torchport.capture.repairs.quantized import overflow, quantized
 from torchport.capture.routes.base import Captured, Request
 from torchport.engines import custom
 from torchport.engines.base import Session, open_session
 from torchport.engines.onnxruntime import has_kernels
 from torchport.errors import CaptureError, EngineError, InputError, OpsetError, ProofError, RefusedError, TorchportError
-from torchport.graph import kernels, opset as opsets
+from torchport.graph import opset as opsets
 from torchport.graph.describing import tensor_infos
+from torchport.graph.kernels import fitting
 from torchport.pipeline.job import Job
+from torchport.process import silence
 from torchport.proving import sampling
-from torchport.records import Attempt, Exported, Finding, Proof
-from torchport.silence import silence
-from torchport.tensors import as_pairs
+from torchport.results import Attempt, Exported, Finding, Proof
+from torchport.tensors import Array, as_pairs
 
 _OLD_ROUTES = ("script", "trace")  # that an old exporter is wrong says less than that the opset is too low
 BRANCH_ROUNDS = 6  # further random values for a trace that may have frozen a branch
@@ -133,7 +133,7 @@ class Attempts:
         captured = choose.load(route)(self.request)
         with silence(verbose=self.request.verbose):
             model = self._finish(captured)
-            fitted = kernels.fit(model, has_kernels)
+            fitted = fitting.fit(model, has_kernels)
             try:
                 session = open_session(model, libraries=self.libraries)
             except EngineError as error:
@@ -142,7 +142,7 @@ class Attempts:
                 problem = error.what + _origin_of(error.where, model)
                 return Tried(route, model, Proof((), (Finding(problem),)), fitted, problem, captured.repairs)
         fitted += [Finding(f"{name} has no kernel: PyTorch ran it for the proof") for name in session.in_python]
-        memory.release()
+        process.release()
         self.challenges += captured.challenges  # what one route made doubtful is asked of the next ones too
         job.say(f"route {route}: proving")
         with silence():

@@ -19,7 +19,7 @@ from torchport.comparing.saved_calls import described, noted
 from torchport.errors import InputError
 from torchport.pipeline.compared_sides import OnnxSide, SavedSide, Side, is_onnx, is_saved
 from torchport.pipeline.same_meaning import made_up
-from torchport.records import Finding
+from torchport.results import Finding
 from torchport.tensors import is_torch, to_numpy
 
 MADE_UP = "made up from the shapes"

@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from torchport.capture.origins import origin_of
 from torchport.comparing.against_onnx import OnnxReference, alike
 from torchport.comparing.against_torch import Pair, Pairing, partner_arrays
@@ -26,9 +24,9 @@ from torchport.errors import InputError, SaveError
 from torchport.pipeline.compared_regions import Narrowed, narrowed
 from torchport.pipeline.compared_sides import OnnxSide, SavedSide, Side, TorchSide
 from torchport.proving.tolerances import Tolerance
-from torchport.records import Finding
+from torchport.results import Finding
+from torchport.tensors import Array
 
-Array = np.ndarray[Any, Any]
 Limits = Callable[[str, str], Tolerance]
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import onnx_ir as ir
 
 from torchport.proving.tolerances import DEFAULTS, Tolerance, tolerance
-from torchport.records import Finding
+from torchport.results import Finding
 
 _QUANTIZED = Tolerance(0.1, 0.05)
 _HALVES = ("bfloat16", "float16")

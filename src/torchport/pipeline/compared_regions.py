@@ -12,7 +12,6 @@ import functools
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
@@ -27,10 +26,7 @@ from torchport.errors import TorchportError
 from torchport.graph.cutting import cut
 from torchport.pipeline.exporting import export
 from torchport.proving.tolerances import Tolerance
-from torchport.tensors import to_numpy
-
-Array = np.ndarray[Any, Any]
-
+from torchport.tensors import Array, to_numpy
 
 _HELD = 3  # times its weights is what exporting a module takes
 

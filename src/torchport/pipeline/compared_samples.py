@@ -12,9 +12,8 @@ import numpy as np
 from torchport.comparing.figures import Figures, merged
 from torchport.comparing.samples import Sample
 from torchport.errors import EngineError, ForwardError, InputError
-from torchport.records import Finding
-
-Array = np.ndarray[Any, Any]
+from torchport.results import Finding
+from torchport.tensors import Array
 
 ARRAYS = (np.ndarray, np.generic)
 

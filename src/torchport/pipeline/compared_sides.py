@@ -27,11 +27,8 @@ from torchport.engines.base import open_session
 from torchport.errors import ForwardError, InputError, RandomModelError, TorchportError
 from torchport.graph import files
 from torchport.pipeline.compared_samples import tensors_of
-from torchport.silence import silence
-from torchport.tensors import is_torch, to_torch
-
-Array = np.ndarray[Any, Any]
-
+from torchport.process import silence
+from torchport.tensors import Array, is_torch, to_torch
 
 _RANDOM = {
     *("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),

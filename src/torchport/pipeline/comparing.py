@@ -20,7 +20,6 @@ from torchport.comparing.layered import BUDGET
 from torchport.comparing.precision import Precision, needs_precision
 from torchport.comparing.samples import Sample, save_call
 from torchport.errors import EngineError, EngineMissingError, InputError, OptionError
-from torchport.memory import uncollected
 from torchport.pipeline.compared_inputs import MADE_UP, InputNotes, SameInputs, given_samples, same_inputs_as
 from torchport.pipeline.compared_layers import Found, find_layers
 from torchport.pipeline.compared_limits import Limits, limits_for
@@ -38,10 +37,10 @@ from torchport.pipeline.compared_sides import (
     take,
 )
 from torchport.pipeline.job import Progress
+from torchport.process import uncollected
 from torchport.proving.tolerances import Tolerance
-from torchport.records import Finding
-
-Array = np.ndarray[Any, Any]
+from torchport.results import Finding
+from torchport.tensors import Array
 
 
 def compare(

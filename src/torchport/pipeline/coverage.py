@@ -18,7 +18,7 @@ from torchport.operators import lookup, registries
 from torchport.operators.composing import operator_calls
 from torchport.operators.lowering import Lowerings
 from torchport.pipeline.job import Job
-from torchport.silence import silence
+from torchport.process import silence
 
 _OPSET = 20  # what `export` takes by itself
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import onnx_ir as ir
 import torch
 
-from torchport import memory
+from torchport import process
 from torchport.capture import choose
 from torchport.capture.state import Mode
 from torchport.errors import OptionError
@@ -18,8 +18,8 @@ from torchport.graph import files, opset as opsets
 from torchport.graph.targets import check_target
 from torchport.pipeline.attempts import Attempts
 from torchport.pipeline.job import Job, Progress
-from torchport.records import Exported, Finding
-from torchport.silence import silence
+from torchport.process import silence
+from torchport.results import Exported, Finding
 
 DEFAULT_OPSET = 20
 
@@ -100,7 +100,7 @@ def export(
     target = check_target(output) if output is not None else None
     with job.opened():
         job.meet(allow_random=allow_unproven)
-        memory.release()
+        process.release()
         attempts = Attempts(
             job,
             opset=opset,

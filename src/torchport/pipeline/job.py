@@ -12,16 +12,16 @@ import torch
 from torchport.capture import dynamic, models
 from torchport.capture.blame import line_of_error
 from torchport.capture.dynamic import DynamicSpec
-from torchport.capture.reference import Array, Reference
+from torchport.capture.reference import Reference
 from torchport.capture.state import MODES, Mode, preserved
 from torchport.capture.structure import Call, as_tensor
 from torchport.errors import DynamicError, ForwardError, OptionError, SourceError, TorchportError
+from torchport.process import silence
 from torchport.proving import sampling
 from torchport.proving.proof import DimensionReport, Examiner
 from torchport.proving.sampling import ProofInput, Question
-from torchport.records import Dim, Finding
-from torchport.silence import silence
-from torchport.tensors import to_numpy, to_torch
+from torchport.results import Dim, Finding
+from torchport.tensors import Array, to_numpy, to_torch
 
 Progress = Callable[[str], None]
 

@@ -12,7 +12,7 @@ from torchport.capture.routes.base import Request
 from torchport.capture.routes.rewrite import NOTHING, rewritten_program
 from torchport.errors import CaptureError
 from torchport.pipeline.job import Job
-from torchport.silence import silence
+from torchport.process import silence
 
 _HEADER = """\
 # Rewritten by torchport. `flow` takes Python's way for plain values; where a tensor or an unknown size decides, under

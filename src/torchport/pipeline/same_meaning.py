@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -18,9 +17,9 @@ from torchport.pipeline.attempts import candidate
 from torchport.pipeline.verifying import declared_dims
 from torchport.proving.proof import Examiner
 from torchport.proving.sampling import ProofInput
-from torchport.records import Dim, Finding, Proof, TensorInfo
+from torchport.results import Dim, Finding, Proof, TensorInfo
+from torchport.tensors import Array
 
-Array = np.ndarray[Any, Any]
 Shape = tuple[int | str | None, ...] | None
 Model = str | os.PathLike[str] | ir.Model
 

@@ -22,8 +22,8 @@ from torchport.errors import FileError, InputError
 from torchport.graph import files
 from torchport.pipeline.attempts import candidate
 from torchport.pipeline.job import Job, Progress
-from torchport.records import Dim, Finding, Proof
-from torchport.silence import silence
+from torchport.process import silence
+from torchport.results import Dim, Finding, Proof
 from torchport.tensors import to_numpy
 
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
 from torchport.proving.scales import chunks, flat, floor
 from torchport.proving.tolerances import Tolerance
-from torchport.records import OutputCheck
-
-Array = np.ndarray[Any, Any]
+from torchport.results import OutputCheck
+from torchport.tensors import Array
 
 
 def check_output(name: str, reference: Array, candidate: Array, limit: Tolerance) -> OutputCheck:

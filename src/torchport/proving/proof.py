@@ -8,20 +8,21 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
-from torchport import memory
+from torchport import process
 from torchport.errors import EngineError, RandomModelError
 from torchport.proving import sampling
 from torchport.proving.metrics import check_output
 from torchport.proving.sampling import ProofInput, Question
 from torchport.proving.tolerances import tolerance
-from torchport.records import Case, Finding, OutputCheck, Proof, Verdict
+from torchport.results import Case, Finding, OutputCheck, Proof, Verdict
+from torchport.tensors import Array
 
 T = TypeVar("T")
-Array = np.ndarray[Any, Any]
+
 Ask = Callable[[Sequence[Array]], list[Array]]
 Candidate = Callable[[Mapping[str, Array]], Mapping[str, Array]]
 
@@ -280,7 +281,7 @@ class Examiner:
             return Refusal(f"{type(error).__name__}: {lines[0] if lines else ''}")
         finally:
             if self._heavy:
-                memory.release()  # before the engine takes its own
+                process.release()  # before the engine takes its own
 
     def _case(self, question: Question, arrays: list[Array], candidate: Candidate) -> Case:
         shapes = {i.name: tuple(a.shape) for i, a in zip(self._inputs, arrays, strict=True)}

@@ -6,13 +6,13 @@ import dataclasses
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
-from torchport.records import Dim
+from torchport.results import Dim
+from torchport.tensors import Array
 
-Array = np.ndarray[Any, Any]
 Values = Literal["in turn", "kept", "example", "flipped", "zeros", "ones", "larger", "huge", "tiny", "random", "padded"]
 
 _FEW = 4  # an example with at most so many different values is a mask or a flag, not a measurement

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from torchport.proving.tolerances import FLOOR, Tolerance
-
-Array = np.ndarray[Any, Any]
+from torchport.tensors import Array
 
 LARGE = 1e4  # from here on a number may stand for "nothing": -1e9 where something is masked
 _CHUNK = 1 << 20  # numbers looked at together, so that memory stays small beside the arrays

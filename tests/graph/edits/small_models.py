@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 
 from torchport.errors import InputError
-from torchport.graph import lint
+from torchport.graph.linting import lint
 
 
 def model(text: str) -> ir.Model:

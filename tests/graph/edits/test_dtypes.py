@@ -8,8 +8,8 @@ import onnx_ir as ir
 import pytest
 from small_models import answers, model, refused
 
-from torchport.graph import lint
 from torchport.graph.edits.dtypes import set_dtype
+from torchport.graph.linting import lint
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 

@@ -26,11 +26,11 @@ from torchport.capture.rewrite.lifting import (
     with_inputs,
 )
 from torchport.capture.rewrite.loops import Loop
-from torchport.capture.rewrite.merging import as_number_tensor, copies, fitted, merged
+from torchport.capture.rewrite.merging import copies, fitted, merged
 from torchport.capture.rewrite.operators import choice, known_symbols
 from torchport.capture.rewrite.padding import tell_sizes
 from torchport.capture.rewrite.refusal import RewriteError
-from torchport.capture.rewrite.rows import OpenList
+from torchport.capture.rewrite.rows import OpenList, as_number_tensor
 
 
 def cond(test: Any, then: Callable[..., Any], otherwise: Callable[..., Any], *state: Any) -> Any:

@@ -11,8 +11,8 @@ import torch
 
 from torchport.capture.rewrite.branches import cond, for_loop, truth_of
 from torchport.capture.rewrite.items import Enumerated, Items, Numbers, Range, Reversed, Zipped, items_of
-from torchport.capture.rewrite.merging import UNSET, as_number_tensor
-from torchport.capture.rewrite.rows import OpenList, Rows
+from torchport.capture.rewrite.merging import UNSET
+from torchport.capture.rewrite.rows import OpenList, Rows, as_number_tensor
 
 
 def bool_(value: Any = False) -> Any:

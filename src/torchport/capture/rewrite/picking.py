@@ -12,9 +12,8 @@ from typing import Any
 import torch
 
 from torchport.capture.rewrite.branches import cond
-from torchport.capture.rewrite.merging import as_number_tensor
 from torchport.capture.rewrite.refusal import RewriteError
-from torchport.capture.rewrite.rows import OpenList
+from torchport.capture.rewrite.rows import OpenList, as_number_tensor
 
 _SEQUENCES = (list, tuple, torch.nn.ModuleList, torch.nn.Sequential, torch.nn.ParameterList)
 _MAPPINGS = (Mapping, torch.nn.ModuleDict, torch.nn.ParameterDict)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from torchport.capture.blame import place, site_of_stack
-from torchport.records import Finding
+from torchport.results import Finding
 
 _noticed: list[Finding] = []
 

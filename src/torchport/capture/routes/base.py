@@ -12,7 +12,7 @@ import torch
 from torchport.capture.dynamic import InputDims
 from torchport.capture.guards import Challenge
 from torchport.capture.structure import Call
-from torchport.records import Finding
+from torchport.results import Finding
 
 
 @dataclasses.dataclass(frozen=True)

@@ -25,8 +25,8 @@ from torchport.capture.structure import FlatModule
 from torchport.errors import CaptureError, RefusedError
 from torchport.operators import composing, library, lowering, symbolic
 from torchport.operators.lowering import Lowerings
-from torchport.records import Dim
-from torchport.silence import silence
+from torchport.process import silence
+from torchport.results import Dim
 
 LOWEST_OPSET = 18  # torch's translations are written for this one; below, the graph is converted
 HIGHEST_OPSET = 23  # torch 2.13 converts its own translations up to this one

@@ -31,8 +31,8 @@ from torchport.capture.routes import export
 from torchport.capture.routes.base import Captured, Request
 from torchport.capture.structure import Call
 from torchport.errors import CaptureError
-from torchport.records import Dim, Finding
-from torchport.silence import silence
+from torchport.process import silence
+from torchport.results import Dim, Finding
 
 NOTHING = "the capture named no line to rewrite"
 NOT_AT_IT = "there is nothing to rewrite at the line"

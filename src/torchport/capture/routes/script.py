@@ -16,7 +16,7 @@ from torchport.capture.routes.base import Captured, Request
 from torchport.capture.routes.trace import trace_module, translate
 from torchport.capture.structure import Call, FlatModule
 from torchport.errors import CaptureError, OpsetError
-from torchport.silence import silence, silence_native
+from torchport.process import silence, silence_native
 
 
 def capture(request: Request) -> Captured:

@@ -24,8 +24,8 @@ from torchport.capture.routes.export import doubts
 from torchport.capture.structure import FlatModule
 from torchport.errors import CaptureError, OpsetError
 from torchport.operators import symbolic
-from torchport.records import Finding
-from torchport.silence import silence, silence_native
+from torchport.process import silence, silence_native
+from torchport.results import Finding
 
 LOWEST_OPSET, HIGHEST_OPSET = 7, 20
 _INLINE_LIMIT = 3 << 29  # 1.5 GiB: beyond, weights are attached by reference instead of passing through protobuf

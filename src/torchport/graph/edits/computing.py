@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 
-from torchport.graph.opset_rules.reading import Array
+from torchport.tensors import Array
 
 # fmt: off
 GROWING = frozenset(("ConstantOfShape", "Expand", "Tile", "Range", "Pad", "OneHot"))

@@ -22,7 +22,7 @@ from torchport.graph.edits.patterns.places import Match, Scope, opset_of, scoped
 from torchport.graph.edits.trying import rehearsed
 from torchport.graph.opset_rules import reading
 from torchport.graph.opset_rules.inference import infer_missing
-from torchport.graph.opset_rules.reading import Array
+from torchport.tensors import Array
 
 LIMIT_BYTES = 16 * 2**20
 _GROWN = 64 * 1024  # bytes of what an operator makes out of a few numbers: more would only make the file larger

@@ -13,9 +13,7 @@ import onnx_ir as ir
 
 from torchport.errors import FileError, InputError
 from torchport.graph.edits.dtypes import plain
-from torchport.tensors import is_torch, to_numpy
-
-Array = np.ndarray[Any, Any]
+from torchport.tensors import Array, is_torch, to_numpy
 
 
 def tensor_for(given: ir.Value, value: Any) -> ir.TensorProtocol:

@@ -24,6 +24,7 @@ from torchport.errors import InputError, TorchportError
 from torchport.graph.edits.choosing import PROOF
 from torchport.graph.edits.fitting import fitted
 from torchport.graph.edits.vocabulary import EDITS, Edit
+from torchport.terminal import shortened
 
 Value = Any  # what YAML has: text, numbers, lists, mappings
 _MOST_BYTES = 1 << 20  # of a recipe
@@ -239,14 +240,6 @@ def told(error: TorchportError, step: Step) -> TorchportError:
     place = f"in the edit {shortened(str(step), 60)}"
     error.where = f"{error.where}; {place}" if error.where else place
     return error
-
-
-# --- showing ----------------------------------------------------------------------------------------------------------
-
-
-def shortened(text: str, most: int) -> str:
-    """A text that fits into so many letters."""
-    return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def _written(edit: Edit, value: Value) -> str:

@@ -10,8 +10,8 @@ import onnx
 import onnx_ir as ir
 
 from torchport.graph.opset_rules import reading
-from torchport.graph.opset_rules.reading import Array
 from torchport.graph.opset_rules.schemas import schema_even_if_deprecated
+from torchport.tensors import Array
 
 _FLOATS_OF_CONSTANT_1 = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE)
 _SMALL = 4096  # elements of a constant worth showing to shape inference

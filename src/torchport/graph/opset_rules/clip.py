@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from torchport import tensors
 from torchport.graph.opset_rules import reading
 from torchport.graph.opset_rules.builder import Builder, Rules
 from torchport.graph.opset_rules.extremes import larger, smaller
@@ -33,7 +34,7 @@ def bounds_to_attributes(node: ir.Node, b: Builder) -> list[ir.Value]:
     return [b.op("Clip", x, min=numbers[0], max=numbers[1])]
 
 
-def _float32(array: reading.Array) -> float:
+def _float32(array: tensors.Array) -> float:
     number = float(np.float32(array.reshape(-1)[0]))
     if number != array.reshape(-1)[0]:
         raise Refusal("a bound is no float32")

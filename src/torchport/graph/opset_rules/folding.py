@@ -12,7 +12,7 @@ import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 
 from torchport.graph.opset_rules import reading
-from torchport.graph.opset_rules.reading import Array
+from torchport.tensors import Array
 
 _SMALL = 4096  # elements worth computing now
 # fmt: off

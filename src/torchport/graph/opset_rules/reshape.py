@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from torchport import tensors
 from torchport.graph.opset_rules import reading
 from torchport.graph.opset_rules.builder import Builder, Rules
 from torchport.graph.opset_rules.reading import Refusal
@@ -26,7 +27,7 @@ def zero_by_inference(node: ir.Node, b: Builder) -> list[ir.Value] | None:
     return [b.op("Reshape", x, b.op("Sub", shape, zero))]
 
 
-def _constant_shape(known: reading.Array, shape: ir.Value, b: Builder) -> ir.Value:
+def _constant_shape(known: tensors.Array, shape: ir.Value, b: Builder) -> ir.Value:
     zeros = int(np.count_nonzero(known == 0))
     if zeros > 1:
         raise Refusal("two dimensions of its shape are 0")

@@ -9,14 +9,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 from onnx import TypeProto
 
-Array = np.ndarray[Any, Any]
+from torchport.tensors import Array
+
 Dims = tuple[int | None, ...]
 FEW = 1024  # elements of a tensor that may be a shape or an index, worth keeping
 

@@ -11,8 +11,8 @@ import numpy as np
 import onnx_ir as ir
 
 from torchport.errors import InputError
-from torchport.graph.edits.freeing.facts import Array
 from torchport.graph.edits.freeing.walk import Walk
+from torchport.tensors import Array
 
 Source = tuple[ir.Value, int]  # a value and the axis of it whose size is to be had
 

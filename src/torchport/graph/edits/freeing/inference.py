@@ -10,7 +10,8 @@ import onnx
 import onnx_ir as ir
 from onnx import TypeProto
 
-from torchport.graph.edits.freeing.facts import FEW, Array
+from torchport.graph.edits.freeing.facts import FEW
+from torchport.tensors import Array
 
 _INVENTED = ("Dropout", "Bernoulli", "Multinomial")  # their values are not to be foretold
 

@@ -15,7 +15,6 @@ from onnx import TypeProto
 from torchport.errors import InputError
 from torchport.graph.edits.choosing import where
 from torchport.graph.edits.freeing.facts import (
-    Array,
     Fact,
     all_sure,
     constant_fact,
@@ -33,6 +32,7 @@ from torchport.graph.edits.freeing.mixing import check_kept, check_not_mixed
 from torchport.graph.edits.freeing.probe import Picks, Probe
 from torchport.graph.opset_rules.steps import Names
 from torchport.graph.values import subgraphs
+from torchport.tensors import Array
 
 Mender = Callable[["Walk", ir.Node, list["Fact | None"]], None]
 

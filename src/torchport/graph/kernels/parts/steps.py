@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-Array = np.ndarray[Any, Any]
+from torchport.tensors import Array
 
 
 class Steps:

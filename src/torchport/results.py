@@ -1,4 +1,4 @@
-"""Frozen records that cross rooms. Nothing here knows torch or ONNX."""
+"""The records that users get back: tensors, dims, origins, findings, attempts, cases, proofs, exports."""
 
 from __future__ import annotations
 
