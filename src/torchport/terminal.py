@@ -70,9 +70,6 @@ def wrapped(label: str, content: str) -> str:
     return "\n".join(map(clip, filled.replace("\xa0", " ").splitlines()))
 
 
-# --- showing ----------------------------------------------------------------------------------------------------------
-
-
 def shortened(text: str, most: int) -> str:
     """A text that fits into so many letters."""
     return text if len(text) <= most else text[: most - 3] + "..."
