@@ -14,7 +14,6 @@ import torch
 from torch import nn
 
 import torchport as tp
-from torchport import metadata
 from torchport.errors import (
     DynamicError,
     EngineError,
@@ -25,6 +24,7 @@ from torchport.errors import (
     SaveError,
     SourceError,
 )
+from torchport.irtools import metadata
 
 # The tests below make TorchScript models as users have them; torch warns that it will go one day.
 SCRIPTS = pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -19,7 +19,7 @@ from onnx import FunctionProto, GraphProto, ModelProto, numpy_helper
 from onnx.backend.test.loader import load_model_tests
 
 import torchport as tp
-from torchport.graph.external import scopes
+from torchport.irtools.serialization import scopes
 
 KINDS = ("node", "simple")
 

@@ -14,7 +14,8 @@ from conversions import run
 
 from torchport.errors import OpsetError
 from torchport.graph import opset
-from torchport.graph.opset_rules import review, schemas, table
+from torchport.graph.opset_rules import review, table
+from torchport.irtools import schemas
 
 
 def test_every_change_of_wording_has_a_rule_or_was_read() -> None:

@@ -16,8 +16,9 @@ import pytest
 from made_models import fail_at, listed, model, number_in
 
 from torchport.errors import SaveError
-from torchport.graph import locks, staging, weights
+from torchport.graph import locks, staging
 from torchport.graph.files import load, save
+from torchport.irtools import serialization
 
 
 def _die_at(step: int, path: str, external: bool, before: bool) -> int:
@@ -116,7 +117,7 @@ def test_a_failing_write_in_the_middle_of_the_weights_leaves_the_old_model(
     def full(self: object, data: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(weights._Counted, "write", full)
+    monkeypatch.setattr(serialization._Counted, "write", full)
     with pytest.raises(SaveError, match="not enough space"):
         save(model(2), path, external=external)
     assert listed(tmp_path) == before

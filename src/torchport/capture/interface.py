@@ -9,8 +9,9 @@ import onnx_ir as ir
 import torch
 
 from torchport.capture.dynamic import DynamicSpec, InputDims
-from torchport.capture.origins import all_nodes, write_origins
+from torchport.capture.origins import write_origins
 from torchport.errors import CaptureError
+from torchport.irtools.traversal import all_nodes
 from torchport.results import Dim
 from torchport.tensors import dtype_name, numpy_dtype
 

@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
 from torchport.capture.blame import line_of_stack
+from torchport.irtools.metadata import CALL, MODULE, OPERATOR, SOURCE
+from torchport.irtools.traversal import all_nodes
 from torchport.results import Origin
 
 if TYPE_CHECKING:
     import torch
 
-MODULE = "torchport.module"
-SOURCE = "torchport.source"
-OPERATOR = "torchport.operator"
-CALL = "torchport.call"  # nodes that one call of a torch operator became share it; its result is called so, as a rule
+
 _TORCH = "pkg.torch.onnx."
 # torch names a Python function by its repr, which holds an address: <function sym_float at 0x7f...>
 _FUNCTION = re.compile(r"<(?:built-in )?function ([\w.]+)(?: at 0x[0-9a-f]+)?>")
@@ -59,31 +57,6 @@ def write_origins(model: ir.Model) -> None:
         value.metadata_props.clear()
     for key in [k for k in model.graph.metadata_props if k.startswith(_TORCH)]:
         del model.graph.metadata_props[key]
-
-
-def origin_of(node: ir.Node) -> Origin:
-    props = node.metadata_props
-    return Origin(props.get(MODULE, ""), props.get(SOURCE, ""), props.get(OPERATOR, ""))
-
-
-def call_of(node: ir.Node) -> str:
-    """Which call of a torch operator a node comes from; empty if nothing tells."""
-    return node.metadata_props.get(CALL, "")
-
-
-def find_origin(model: ir.Model, node_name: str) -> Origin | None:
-    """The origin of the node of that name, wherever in the model it is."""
-    for node in all_nodes(model):
-        if node.name == node_name:
-            return origin_of(node)
-    return None
-
-
-def all_nodes(model: ir.Model) -> Iterator[ir.Node]:
-    """Iterate over every node: of the graph, of its branches and loop bodies, and of the local functions."""
-    yield from ir.traversal.RecursiveGraphIterator(model.graph)
-    for function in model.functions.values():
-        yield from ir.traversal.RecursiveGraphIterator(function)
 
 
 def _from_metadata(node: ir.Node) -> Origin | None:

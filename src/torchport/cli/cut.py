@@ -49,7 +49,7 @@ def names(text: str | None) -> list[str]:
 
 
 def show_part(part: object, path: str, as_json: bool) -> None:
-    from torchport.graph.describing import tensor_infos
+    from torchport.irtools.types import tensor_infos
 
     graph = part.graph  # type: ignore[attr-defined]
     own = [v for v in graph.inputs if str(v.name) not in graph.initializers]

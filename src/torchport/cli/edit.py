@@ -121,8 +121,8 @@ class _Verifying:
 
 def _run(file: str, output: str, steps: list[Any], say: Any, verifying: _Verifying | None) -> Any:
     from torchport.graph import files
-    from torchport.graph.edits.choosing import PROOF
     from torchport.graph.targets import check_target
+    from torchport.irtools.metadata import PROOF
 
     check_target(output)
     model, done = _apply(files.load(file), steps, say)

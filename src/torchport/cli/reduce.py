@@ -137,7 +137,7 @@ def _recorded(model: ir.Model, engine: str, options: Mapping[str, Any]) -> Recor
     from torchport.cli import arrays
     from torchport.comparing.recorded import Recorded
     from torchport.engines.base import Session
-    from torchport.graph.describing import tensor_infos
+    from torchport.irtools.types import tensor_infos
 
     infos = tensor_infos([v for v in model.graph.inputs if not v.is_initializer()])
     texts = options["inputs"] or tuple(_made_up(info) for info in infos)

@@ -15,11 +15,11 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from torchport.capture.origins import call_of, origin_of
 from torchport.comparing.glance import Bucket, Glance, Sampled, glance, tells_little
 from torchport.comparing.kinship import base, kin
 from torchport.comparing.layered import Slices
 from torchport.comparing.torch_events import Event, watched
+from torchport.irtools.metadata import call_of, origin_of
 from torchport.proving.tolerances import Tolerance
 from torchport.tensors import Array, to_numpy
 

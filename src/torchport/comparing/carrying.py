@@ -14,7 +14,7 @@ import onnx_ir as ir
 from torchport.comparing.recorded import is_tensor
 from torchport.graph.matching.certain import beyond_doubt
 from torchport.graph.matching.nodes import match
-from torchport.graph.values import Names
+from torchport.irtools.names import Names
 
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)
 

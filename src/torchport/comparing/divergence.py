@@ -12,7 +12,7 @@ from collections.abc import Collection
 
 import onnx_ir as ir
 
-from torchport.graph.values import used_by
+from torchport.irtools.traversal import used_by
 
 # What these give may be right though what they get is wrong: they look at shapes, or take a part.
 _TELLS_NOTHING = {

@@ -12,7 +12,7 @@ from torchport.comparing.samples import save_sample
 from torchport.errors import InputError, SaveError
 from torchport.graph import files
 from torchport.graph.cutting import cut
-from torchport.graph.values import used_by
+from torchport.irtools.traversal import used_by
 from torchport.tensors import Array
 
 

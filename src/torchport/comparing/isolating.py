@@ -17,7 +17,7 @@ from torchport.comparing.layered import Layered, faults_of
 from torchport.comparing.layers import Reference
 from torchport.engines.base import open_session
 from torchport.graph.cutting import cut
-from torchport.graph.values import used_by
+from torchport.irtools.traversal import used_by
 from torchport.proving.tolerances import Tolerance
 from torchport.tensors import Array, numpy_dtype
 

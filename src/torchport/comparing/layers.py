@@ -8,11 +8,11 @@ from typing import Any, Protocol
 
 import onnx_ir as ir
 
-from torchport.capture.origins import origin_of
 from torchport.comparing.against_torch import Pair
 from torchport.comparing.comparison import Layer, State
 from torchport.comparing.divergence import Region, Spread
 from torchport.comparing.layered import Layered, Slices
+from torchport.irtools.metadata import origin_of
 from torchport.tensors import Array
 
 _HELD = 2  # a slice of the candidate's tensors, and their partners

@@ -22,7 +22,7 @@ from torchport.engines.base import open_session
 from torchport.errors import EngineError, InputError
 from torchport.graph import files
 from torchport.graph.cutting import cut
-from torchport.graph.values import Names
+from torchport.irtools.names import Names
 from torchport.proving.metrics import check_output
 from torchport.proving.tolerances import EXACT, Tolerance
 from torchport.results import OutputCheck

@@ -18,8 +18,9 @@ from torchport.engines.base import open_session
 from torchport.errors import EngineError, InputError
 from torchport.graph import files
 from torchport.graph.cutting import cut
-from torchport.graph.shapes import without_weights
-from torchport.graph.values import Names, used_by
+from torchport.irtools.inference import without_weights
+from torchport.irtools.names import Names
+from torchport.irtools.traversal import used_by
 from torchport.tensors import FLOATS, Array, numpy_dtype
 
 

@@ -19,7 +19,7 @@ from torchport.comparing.recorded import Recorded, fit, rounded, typed
 from torchport.comparing.units import Units
 from torchport.errors import EngineError, InputError, OptionError, TorchportError
 from torchport.graph import files
-from torchport.graph.describing import module_of
+from torchport.irtools.metadata import module_of
 from torchport.results import Origin
 from torchport.tensors import Array
 

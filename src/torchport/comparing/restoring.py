@@ -20,8 +20,9 @@ from torchport.comparing.carrying import FLOATS, Carriers
 from torchport.comparing.fake_quantized import fake_quantized
 from torchport.comparing.recorded import typed
 from torchport.errors import InputError
-from torchport.graph.describing import module_of
-from torchport.graph.values import Names, subgraphs, used_by
+from torchport.irtools.metadata import module_of
+from torchport.irtools.names import Names
+from torchport.irtools.traversal import subgraphs, used_by
 
 _FEW = 8  # nodes that may be all there is
 _MOST = 0.8  # of the nodes

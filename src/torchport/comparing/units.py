@@ -14,7 +14,7 @@ from onnx_ir.passes.common import LiftConstantsToInitializersPass
 
 from torchport.comparing.recorded import is_tensor, without_unused_inputs
 from torchport.graph.cutting import cut
-from torchport.graph.values import used_by
+from torchport.irtools.traversal import used_by
 
 _SINCE_WEIGHTS_ARE_NO_INPUTS = 4  # the IR version
 

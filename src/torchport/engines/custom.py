@@ -21,6 +21,7 @@ from onnx_ir.passes.common import InlinePass
 
 from torchport.engines import libraries
 from torchport.errors import EngineError
+from torchport.irtools import types
 from torchport.operators import building, calls, defining
 
 _numbers = itertools.count(1)
@@ -43,7 +44,7 @@ class Needs:
 def own_nodes(model: ir.Model) -> list[ir.Node]:
     """Nodes of domains that are neither ONNX's nor the engine's, branches and bodies included."""
     graphs = [model.graph, *(f.graph for f in model.functions.values())]
-    return [node for graph in graphs for node in _all_nodes(graph) if calls.is_custom(node)]
+    return [node for graph in graphs for node in _all_nodes(graph) if types.is_custom(node)]
 
 
 def _all_nodes(graph: Any) -> Iterable[ir.Node]:

@@ -15,7 +15,7 @@ from onnx.reference import ReferenceEvaluator
 from torchport.engines import custom
 from torchport.errors import EngineError
 from torchport.graph import files
-from torchport.graph.describing import tensor_infos
+from torchport.irtools.types import tensor_infos
 from torchport.tensors import Array
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from torchport.graph.views import settled
-from torchport.graph.weights import bodies
+from torchport.irtools.serialization import settled
+from torchport.irtools.traversal import bodies
 from torchport.tensors import Array
 
 _SMALL = 1 << 12  # weights below this stay in the graph: shapes and axes, which engines want to know beforehand

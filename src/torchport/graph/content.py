@@ -12,7 +12,6 @@ import numpy as np
 import onnx_ir as ir
 
 from torchport.errors import FileError
-from torchport.graph.matching.sides import is_constant
 from torchport.tensors import Array
 
 _PIECE = 1 << 20  # numbers looked at together
@@ -41,29 +40,6 @@ class Apart:
     mean_abs: float
     relative: float
     cosine: float
-
-
-def stored(value: ir.Value | None) -> ir.TensorProtocol | None:
-    """The tensor behind an initializer or a `Constant` node; None if there is none."""
-    if value is None:
-        return None
-    producer = value.producer()
-    if producer is None:
-        return value.const_value if value.is_initializer() else None
-    return _constant(producer) if is_constant(producer) else None
-
-
-def _constant(node: ir.Node) -> ir.TensorProtocol | None:
-    for attribute in node.attributes.values():
-        if attribute.is_ref():
-            return None
-        if attribute.type == ir.AttributeType.TENSOR:
-            return attribute.as_tensor()
-        if attribute.type in (ir.AttributeType.INT, ir.AttributeType.INTS):
-            return ir.tensor(np.asarray(attribute.value, np.int64))
-        if attribute.type in (ir.AttributeType.FLOAT, ir.AttributeType.FLOATS):
-            return ir.tensor(np.asarray(attribute.value, np.float32))
-    return None
 
 
 def same_content(a: ir.TensorProtocol, b: ir.TensorProtocol) -> bool:

@@ -18,11 +18,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import onnx_ir as ir
-from onnx_ir.passes.common import InlinePass
 
-from torchport.graph.amounts import Size, number, product
 from torchport.graph.multiply_adds import UnknownShapeError, multiply_adds
-from torchport.graph.shapes import Shapes, attribute
+from torchport.irtools.polynomials import Size, number, product
+from torchport.irtools.shapes import Shapes, attribute
+from torchport.irtools.traversal import inlined
 
 ASSUMED = 64  # the size of dynamic dimensions where two amounts have to be compared
 
@@ -58,14 +58,6 @@ def measure(model: ir.Model, sizes: Mapping[str, int] | None = None) -> Cost:
     The model is left as it is. Local functions are counted at each place they are called.
     """
     return measured(Shapes(inlined(model), sizes))
-
-
-def inlined(model: ir.Model) -> ir.Model:
-    """The model with its local functions written out where they are called; a copy if it has any."""
-    if model.functions:
-        model = model.clone()
-        InlinePass()(model)
-    return model
 
 
 def measured(shapes: Shapes) -> Cost:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 
 import onnx_ir as ir
 
-from torchport.graph.values import used_by
+from torchport.irtools.traversal import used_by
 
 _LONGEST = 6  # names of a way that are shown
 

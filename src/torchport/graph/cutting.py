@@ -14,12 +14,11 @@ import onnx_ir as ir
 from torchport.errors import InputError
 from torchport.graph import files
 from torchport.graph.covering import Need, missing_inputs
-from torchport.graph.narrowing import UNINFERABLE
-from torchport.graph.opset_rules.inference import infer_missing
-from torchport.graph.values import Names, used_by
+from torchport.irtools.inference import UNINFERABLE, infer_missing
+from torchport.irtools.metadata import MODULE
+from torchport.irtools.names import Names
+from torchport.irtools.traversal import used_by
 from torchport.process import silence
-
-MODULE = "torchport.module"
 
 
 def cut(

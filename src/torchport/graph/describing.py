@@ -14,37 +14,18 @@ import onnx_ir as ir
 
 from torchport.errors import FileError, OptionError, TorchportError
 from torchport.graph import files
-from torchport.graph.amounts import Size
-from torchport.graph.cost import inlined, measured, subgraphs, used_by
-from torchport.graph.description import (
-    Description,
-    DtypeTotal,
-    LocalFunction,
-    Module,
-    OwnOperator,
-    Subgraph,
-    Weight,
-)
-from torchport.graph.shapes import Shapes, values_of
+from torchport.graph.cost import measured, subgraphs, used_by
+from torchport.graph.description import Description, DtypeTotal, LocalFunction, Module, OwnOperator, Subgraph, Weight
 from torchport.graph.well_formed import BROKEN
+from torchport.irtools.metadata import module_of
+from torchport.irtools.polynomials import Size
+from torchport.irtools.shapes import Shapes
+from torchport.irtools.traversal import all_nodes, inlined, values_of
+from torchport.irtools.types import dtype_name, is_own, operator_name, type_text
 from torchport.process import silence
 from torchport.results import TensorInfo
 
-MODULE = "torchport.module"
 _OWN = "torchport."
-_KNOWN_DOMAINS = ("ai.onnx", "com.microsoft", "com.ms")  # ONNX's and its engines'; every other is somebody's own
-
-
-def tensor_infos(values: Iterable[ir.Value]) -> tuple[TensorInfo, ...]:
-    """The records of a model's inputs or outputs."""
-    return tuple(
-        TensorInfo(
-            str(v.name),
-            v.dtype.numpy().name if v.dtype is not None else "?",
-            None if v.shape is None else tuple(d if isinstance(d, int) else d.value for d in v.shape),
-        )
-        for v in values
-    )
 
 
 def describe(model: ir.Model | str | os.PathLike[str], *, at: Mapping[str, int] | None = None) -> Description:
@@ -125,45 +106,6 @@ def opened(model: ir.Model | str | os.PathLike[str]) -> tuple[ir.Model, str]:
     if isinstance(model, (str, os.PathLike)):
         return files.load(model), os.fspath(model)
     return model, ""
-
-
-def all_nodes(model: ir.Model) -> Iterator[ir.Node]:
-    """Iterate over every node: of the graph, of its branches and loop bodies, and of the local functions."""
-    yield from ir.traversal.RecursiveGraphIterator(model.graph)
-    for function in model.functions.values():
-        yield from ir.traversal.RecursiveGraphIterator(function)
-
-
-def operator_name(node: ir.Node) -> str:
-    """``Conv``; ``my::FooOp`` for one that is not ONNX's."""
-    return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}::{node.op_type}"
-
-
-def is_own(domain: str) -> bool:
-    """Whether a domain is neither ONNX's nor an engine's."""
-    return bool(domain) and not any(domain == d or domain.startswith(d + ".") for d in _KNOWN_DOMAINS)
-
-
-def dtype_name(dtype: ir.DataType | None) -> str:
-    """As torch and numpy write it: ``float32``, ``int4``."""
-    if dtype is None:
-        return "?"
-    return {"FLOAT": "float32", "DOUBLE": "float64"}.get(dtype.name, dtype.name.lower())
-
-
-def type_text(kind: ir.TypeProtocol | None) -> str:
-    """``float32``, ``seq(float32)``, ``optional(int64)``."""
-    if isinstance(kind, ir.SequenceType):
-        return f"seq({type_text(kind.elem_type)})"
-    if isinstance(kind, ir.OptionalType):
-        return f"optional({type_text(kind.elem_type)})"
-    return dtype_name(kind.dtype if kind is not None else None)
-
-
-def module_of(node: ir.Node) -> str:
-    """The path of the module a node comes from; empty for the model itself, or if nobody knows."""
-    path = node.metadata_props.get(MODULE, "")
-    return "" if path.startswith("_empty_nn_module_stack") else path  # torch's name for code of its own
 
 
 def _text(given: Any) -> str:

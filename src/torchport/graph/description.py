@@ -7,8 +7,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from torchport.graph.amounts import Amount
 from torchport.graph.cost import Cost
+from torchport.irtools.polynomials import Amount
 from torchport.results import TensorInfo
 
 

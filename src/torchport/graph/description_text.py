@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from torchport.graph.amounts import Amount, Size
 from torchport.graph.cost import ASSUMED, Cost
 from torchport.graph.description import Description, Module, Weight
+from torchport.irtools.polynomials import Amount, Size
 from torchport.terminal import WIDTH, clip, human, human_bytes, shape_text, table, wrapped
 
 _FEW = 10

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
-from torchport.graph.content import Apart, apart, same_content, stored
-from torchport.graph.describing import dtype_name, opened, type_text
+from torchport.graph.content import Apart, apart, same_content
+from torchport.graph.describing import opened
 from torchport.graph.difference import (
     Change,
     Difference,
@@ -21,6 +21,8 @@ from torchport.graph.difference import (
 )
 from torchport.graph.diffing_nodes import diff_nodes
 from torchport.graph.matching.nodes import Matching, match
+from torchport.irtools.node_reader import stored
+from torchport.irtools.types import dtype_name, type_text
 
 
 def diff(a: ir.Model | str | os.PathLike[str], b: ir.Model | str | os.PathLike[str]) -> Difference:

@@ -7,12 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 import onnx_ir as ir
 
-from torchport.graph.content import apart, same_content, stored
-from torchport.graph.describing import dtype_name, operator_name
+from torchport.graph.content import apart, same_content
 from torchport.graph.difference import AttributeChange, NodeChange, NodeInfo, Nodes, Renamed, Rewired
 from torchport.graph.matching.nodes import Matching
 from torchport.graph.matching.sides import stripped, telling_attributes
-from torchport.graph.values import subgraphs
+from torchport.irtools.node_reader import stored
+from torchport.irtools.traversal import subgraphs
+from torchport.irtools.types import dtype_name, operator_name
 
 _GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 _FEW = 8  # numbers of a tensor that are shown

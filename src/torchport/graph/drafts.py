@@ -16,8 +16,7 @@ import onnx_ir as ir
 from torchport.graph import wire
 from torchport.graph.locks import sync
 from torchport.graph.unknown import write_back
-from torchport.graph.views import reference, settled, to_proto
-from torchport.graph.weights import pour, streams, weights
+from torchport.irtools.serialization import pour, reference, settled, streams, to_proto, weights
 
 _SMALL = 1024  # smaller weights stay in the .onnx: shape arguments and scalars, which tools like to see
 _PAGE_FROM = 64 * 1024

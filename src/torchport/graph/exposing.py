@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from torchport.graph import files
-from torchport.graph.cutting import MODULE
-from torchport.graph.values import Names
+from torchport.irtools.metadata import MODULE
+from torchport.irtools.names import Names
 
 
 def expose(model: ir.Model | str | os.PathLike[str], tensors: Sequence[str] | str = "*") -> ir.Model:

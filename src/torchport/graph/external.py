@@ -18,9 +18,10 @@ from typing import Any
 
 import onnx
 import onnx_ir as ir
-from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, SparseTensorProto, TensorProto
+from onnx import ModelProto, SparseTensorProto, TensorProto
 
 from torchport.errors import FileError, UnsafeFileError
+from torchport.irtools.serialization import tensors
 
 _KEYS = ("location", "offset", "length", "checksum")
 _FIELDS = ("float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data")
@@ -71,55 +72,6 @@ def _check(tensor: TensorProto | SparseTensorProto, files: _DataFiles, where: st
         _check_outside(tensor, files, where)
     else:
         _check_inside(tensor, where)
-
-
-def tensors(proto: ModelProto) -> Iterator[TensorProto | SparseTensorProto]:
-    """Every tensor there is in the model, wherever it hides: also the parts of sparse ones."""
-    training = [g for info in proto.training_info for g in (info.initialization, info.algorithm)]
-    for scope in scopes(proto.graph, *training, *proto.functions):
-        if isinstance(scope, GraphProto):
-            yield from scope.initializer
-            yield from _with_parts(scope.sparse_initializer)
-        for attribute in _attributes(scope):
-            yield from _attribute_tensors(attribute)
-
-
-def scopes(*roots: GraphProto | FunctionProto) -> Iterator[GraphProto | FunctionProto]:
-    """The graphs and functions given, and all graphs within; a loop, so that no nesting is too deep."""
-    pending = list(roots)
-    while pending:
-        scope = pending.pop()
-        yield scope
-        for attribute in _attributes(scope):
-            pending.extend(subgraphs(attribute))
-
-
-def subgraphs(attribute: AttributeProto) -> list[GraphProto]:
-    """The graphs in an attribute, whatever type it claims to have."""
-    return [*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])]
-
-
-def _attributes(scope: GraphProto | FunctionProto) -> Iterator[AttributeProto]:
-    if isinstance(scope, FunctionProto):
-        yield from scope.attribute_proto
-    for node in scope.node:
-        yield from node.attribute
-
-
-def _attribute_tensors(attribute: AttributeProto) -> Iterator[TensorProto | SparseTensorProto]:
-    if attribute.HasField("t"):
-        yield attribute.t
-    yield from attribute.tensors
-    if attribute.HasField("sparse_tensor"):
-        yield from _with_parts([attribute.sparse_tensor])
-    yield from _with_parts(attribute.sparse_tensors)
-
-
-def _with_parts(sparse: Any) -> Iterator[TensorProto | SparseTensorProto]:
-    for tensor in sparse:
-        yield tensor
-        # A part may be left out, which is another check's business
-        yield from (getattr(tensor, part) for part in ("values", "indices") if tensor.HasField(part))
 
 
 def _name(tensor: TensorProto | SparseTensorProto) -> str:

@@ -23,13 +23,14 @@ from torchport.errors import FileError, SaveError, TorchportError
 from torchport.graph import opening, wire
 from torchport.graph.drafts import draft_inside, draft_outside
 from torchport.graph.external import check_external
-from torchport.graph.marks import unmarked
 from torchport.graph.narrowing import narrowed
 from torchport.graph.staging import commit, staging
 from torchport.graph.targets import check_space, check_target, explain
 from torchport.graph.unknown import remember
-from torchport.graph.weights import bodies, unread_tensors, weights
 from torchport.graph.well_formed import BROKEN, check_well_formed
+from torchport.irtools.metadata import unmarked
+from torchport.irtools.serialization import unread_tensors, weights
+from torchport.irtools.traversal import bodies
 from torchport.process import uncollected
 
 INLINE_LIMIT = 3 * 2**29  # 1.5 GiB of weights: below protobuf's 2 GiB, with room for the graph

@@ -18,13 +18,12 @@ from onnx import ModelProto, TensorProto
 
 from torchport.errors import FileError, TorchportError
 from torchport.graph import opening
-from torchport.graph.external import tensors
 from torchport.graph.faults import SEVERITIES, Fault
 from torchport.graph.lint_rules import data, inference, kernels, names, nodes, unused, versions
 from torchport.graph.lint_rules.scopes import read
-from torchport.graph.shapes import drop_weights, without_weights
-from torchport.graph.weights import unread_tensors
 from torchport.graph.well_formed import check_functions
+from torchport.irtools.inference import drop_weights, without_weights
+from torchport.irtools.serialization import tensors, unread_tensors
 from torchport.process import silence
 
 

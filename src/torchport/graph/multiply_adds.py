@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
-from torchport.graph.amounts import Size, product
-from torchport.graph.shapes import Shape, Shapes, attribute
+from torchport.irtools.polynomials import Size, product
+from torchport.irtools.shapes import Shape, Shapes, attribute
 
 _Known = tuple[Size, ...]
 

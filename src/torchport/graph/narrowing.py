@@ -15,18 +15,18 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import onnx
-import onnx_ir as ir
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from torchport.errors import FileError
-from torchport.graph.external import scopes, subgraphs
 from torchport.graph.opening import UNREADABLE
 from torchport.graph.skimming import Packed, SkimmedModel, UnclearError, number, weight_name, with_length
 from torchport.graph.well_formed import check_functions, check_versions
+from torchport.irtools.inference import UNINFERABLE
+from torchport.irtools.serialization import scopes, subgraphs
 
 _SMALL = 1024  # bytes of a weight worth showing to inference, as it may be a shape
-# What is raised where nothing can be inferred: shapes that do not fit or do not end, names that are no text
-UNINFERABLE = (onnx.shape_inference.InferenceError, RuntimeError, ValueError, ir.serde.SerdeError)
+
+
 _FEW = 200  # nodes looked up one by one; for more a table of all is quicker
 
 

@@ -21,19 +21,13 @@ import onnx_ir as ir
 
 from torchport.errors import InputError, OptionError
 from torchport.graph.cost import subgraphs, used_by
-from torchport.graph.describing import (
-    all_nodes,
-    constant,
-    dtype_name,
-    module_of,
-    opened,
-    operator_name,
-    reading,
-    type_text,
-)
+from torchport.graph.describing import constant, opened, reading
 from torchport.graph.description import to_json
-from torchport.graph.shapes import Shapes, values_of
 from torchport.graph.statistics import Statistics, statistics
+from torchport.irtools.metadata import module_of
+from torchport.irtools.shapes import Shapes
+from torchport.irtools.traversal import all_nodes, values_of
+from torchport.irtools.types import dtype_name, operator_name, type_text
 from torchport.results import Origin
 from torchport.terminal import clip, human_bytes, shape_text, table, wrapped
 

@@ -20,8 +20,10 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from torchport.errors import OpsetError, OptionError
-from torchport.graph.opset_rules.inference import infer_missing
-from torchport.graph.opset_rules.steps import Blocker, Names, Steps, graphs_of, scopes_of
+from torchport.graph.opset_rules.steps import Blocker, Steps
+from torchport.irtools.inference import infer_missing
+from torchport.irtools.names import FreshNames
+from torchport.irtools.traversal import graphs_of, scopes_of
 
 SUPPORTED = range(7, onnx.defs.onnx_opset_version() + 1)
 
@@ -106,7 +108,7 @@ def _dtypes(model: ir.Model) -> set[ir.DataType]:
 
 def _attempt(model: ir.Model, target: int) -> tuple[ir.Model, list[Blocker]]:
     infer_missing(model)
-    names = Names(model)
+    names = FreshNames(model)
     blockers: list[Blocker] = []
     for scope in scopes_of(model):
         blockers += _carry(scope, target, names)
@@ -122,7 +124,7 @@ def _preparations(model: ir.Model) -> Iterator[ir.Model]:
         yield _inlined(model)
     folded = _inlined(model) if model.functions else model.clone()
     infer_missing(folded)
-    present, steps = _opset_of(folded), Steps(folded.graph, Names(folded))
+    present, steps = _opset_of(folded), Steps(folded.graph, FreshNames(folded))
     if present is not None and steps.fold(present):
         yield folded
 
@@ -133,7 +135,7 @@ def _inlined(model: ir.Model) -> ir.Model:
     return inlined
 
 
-def _carry(scope: ir.Graph | ir.Function, target: int, names: Names) -> list[Blocker]:
+def _carry(scope: ir.Graph | ir.Function, target: int, names: FreshNames) -> list[Blocker]:
     """Carries one scope to `target`; a scope that uses no standard operators has nothing to carry."""
     steps = Steps(scope, names)
     source = _opset_of(scope)

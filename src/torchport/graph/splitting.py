@@ -11,7 +11,8 @@ import onnx_ir as ir
 from torchport.errors import InputError
 from torchport.graph import files
 from torchport.graph.cutting import cut
-from torchport.graph.values import Names, used_by
+from torchport.irtools.names import Names
+from torchport.irtools.traversal import used_by
 
 
 def split(model: ir.Model | str | os.PathLike[str], at: Sequence[str] | int) -> list[ir.Model]:

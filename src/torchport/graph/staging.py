@@ -21,10 +21,10 @@ from pathlib import Path
 from onnx import ModelProto, TensorProto
 
 from torchport.graph.drafts import Draft
-from torchport.graph.external import tensors
 from torchport.graph.locks import CAN_LOCK, locked, opened, sync_folder, try_lock
 from torchport.graph.opening import UNREADABLE
 from torchport.graph.wire import PROTOBUF_LIMIT
+from torchport.irtools.serialization import tensors
 
 _SUFFIX = ".torchport"
 _NOTES = "nobodys"

@@ -13,8 +13,8 @@ import onnx_ir as ir
 from google.protobuf.unknown_fields import UnknownFieldSet  # type: ignore[import-untyped]
 from onnx import FunctionProto, GraphProto, ModelProto
 
-from torchport.graph.shapes import values_of
 from torchport.graph.varints import varint
+from torchport.irtools.traversal import values_of
 
 _KEY = "torchport.unknown_fields"
 _VARINT, _EIGHT_BYTES, _BYTES, _GROUP, _END, _FOUR_BYTES = range(6)  # how protobuf writes a field

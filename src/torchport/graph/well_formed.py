@@ -16,7 +16,7 @@ import onnx
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto
 
 from torchport.errors import FileError, UnsafeFileError
-from torchport.graph.external import scopes, subgraphs
+from torchport.irtools.serialization import scopes, subgraphs
 
 _MOST_NODES = 10_000_000  # once every function is written out at each place it is called
 BROKEN = "the file is broken; export the model again"

@@ -16,8 +16,7 @@ from onnx import GraphProto, ModelProto, TensorProto
 from torchport.errors import SaveError
 from torchport.graph.unknown import write_back
 from torchport.graph.varints import varint
-from torchport.graph.views import reference, settled, to_proto
-from torchport.graph.weights import Sink, pour, streams
+from torchport.irtools.serialization import Sink, pour, reference, settled, streams, to_proto
 
 PROTOBUF_LIMIT = 2**31 - 1
 

@@ -22,12 +22,6 @@ from torchport.operators import defining
 from torchport.results import MARK
 from torchport.tensors import to_numpy, to_torch
 
-# what ONNX and its engines bring; every other domain is somebody's own
-KNOWN_DOMAINS = frozenset(
-    {"", "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview", "ai.onnx.preview.training"}
-    | {"com.microsoft", "com.microsoft.nchwc", "com.microsoft.experimental", "com.ms.internal.nhwc"}
-)
-
 _PROCESS = uuid.uuid4().hex  # a mark that got into a file must not be taken for another call elsewhere
 _numbers = itertools.count(1)
 _remembered: dict[str, Call] = {}
@@ -79,10 +73,6 @@ def remember(node: ir.Node, call: Call) -> None:
     node.metadata_props[MARK] = key
     for value in node.outputs:
         value.type = None  # the symbolic's builder guessed; torch's exporter knows
-
-
-def is_custom(node: ir.Node) -> bool:
-    return node.domain not in KNOWN_DOMAINS
 
 
 def of(node: ir.Node) -> Call | None:

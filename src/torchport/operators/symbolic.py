@@ -26,6 +26,7 @@ import onnx_ir as ir
 import torch
 
 from torchport.errors import OptionError
+from torchport.irtools import types
 from torchport.operators import calls, registries
 
 Symbolic = Callable[..., Any]
@@ -164,7 +165,7 @@ def built(function: Symbolic, arguments: list[Any], source: Source | None = None
 
 def _remember(nodes: list[ir.Node], results: list[Any], arguments: list[Any], source: Source) -> None:
     """Only where one node is the whole of the call: its outputs are the results, its inputs have all the tensors."""
-    own = [n for n in nodes if calls.is_custom(n)]
+    own = [n for n in nodes if types.is_custom(n)]
     if len(own) != 1 or list(own[0].outputs) != results:
         return
     places = {id(v): n for n, v in enumerate(own[0].inputs) if v is not None}

@@ -10,12 +10,11 @@ from typing import Any
 
 import onnx_ir as ir
 
-from torchport import metadata, process
+from torchport import process
 from torchport.capture import choose, interface
 from torchport.capture.blame import is_user_file
 from torchport.capture.branches import one_sided, watch_lines
 from torchport.capture.guards import Challenge
-from torchport.capture.origins import find_origin
 from torchport.capture.repairs.quantized import overflow, quantized
 from torchport.capture.routes.base import Captured, Request
 from torchport.engines import custom
@@ -23,8 +22,10 @@ from torchport.engines.base import Session, open_session
 from torchport.engines.onnxruntime import has_kernels
 from torchport.errors import CaptureError, EngineError, InputError, OpsetError, ProofError, RefusedError, TorchportError
 from torchport.graph import opset as opsets
-from torchport.graph.describing import tensor_infos
 from torchport.graph.kernels import fitting
+from torchport.irtools import metadata
+from torchport.irtools.metadata import find_origin
+from torchport.irtools.types import tensor_infos
 from torchport.pipeline.job import Job
 from torchport.process import silence
 from torchport.proving import sampling

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from torchport.capture.origins import origin_of
 from torchport.comparing.against_onnx import OnnxReference, alike
 from torchport.comparing.against_torch import Pair, Pairing, partner_arrays
 from torchport.comparing.comparison import Divergence, Layer, State
@@ -21,6 +20,7 @@ from torchport.comparing.glance import Glance, glance
 from torchport.comparing.layered import Layered, Slices
 from torchport.comparing.layers import Layers, Reference, look
 from torchport.errors import InputError, SaveError
+from torchport.irtools.metadata import origin_of
 from torchport.pipeline.compared_regions import Narrowed, narrowed
 from torchport.pipeline.compared_sides import OnnxSide, SavedSide, Side, TorchSide
 from torchport.proving.tolerances import Tolerance

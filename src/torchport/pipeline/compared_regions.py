@@ -16,7 +16,6 @@ import onnx_ir as ir
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from torchport.capture.origins import origin_of
 from torchport.comparing.against_onnx import OnnxReference
 from torchport.comparing.divergence import Region
 from torchport.comparing.glance import glance
@@ -24,6 +23,7 @@ from torchport.comparing.layered import Layered
 from torchport.comparing.layers import look
 from torchport.errors import TorchportError
 from torchport.graph.cutting import cut
+from torchport.irtools.metadata import origin_of
 from torchport.pipeline.exporting import export
 from torchport.proving.tolerances import Tolerance
 from torchport.tensors import Array, to_numpy

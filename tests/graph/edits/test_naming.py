@@ -11,7 +11,8 @@ import pytest
 from small_models import answers, model
 
 from torchport.errors import InputError
-from torchport.graph.edits.naming import ANNOTATION, rename
+from torchport.graph.edits.naming import rename
+from torchport.irtools.metadata import ANNOTATION
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3) - 2
 

@@ -8,9 +8,9 @@ import pytest
 from small_models import answers, model
 
 from torchport.errors import InputError
-from torchport.graph.edits.naming import ANNOTATION
 from torchport.graph.edits.tidying import deduplicate, remove_unused, sort
 from torchport.graph.linting import lint
+from torchport.irtools.metadata import ANNOTATION
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3) - 2
 

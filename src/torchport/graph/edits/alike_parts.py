@@ -5,12 +5,11 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from torchport.errors import InputError
-from torchport.graph.edits.choosing import where
-from torchport.graph.edits.nodes_text import Fragment, values_in
-from torchport.graph.edits.patterns.places import Match, scoped_nodes
+from torchport.graph.edits.nodes_text import Fragment
 from torchport.graph.edits.patterns.text import matches
-from torchport.graph.opset_rules import reading
-from torchport.graph.values import subgraphs, used_by
+from torchport.irtools import node_reader
+from torchport.irtools.names import where
+from torchport.irtools.traversal import Match, scoped_nodes, subgraphs, used_by, values_in
 
 _FEW = 64  # integers of a constant that goes into the function: shapes and axes, which inference wants to see
 
@@ -125,12 +124,12 @@ def _is_few_integers(value: ir.Value) -> bool:
     producer, tensor = value.producer(), value.const_value
     if producer is None and (tensor is None or tensor.size > _FEW or tensor.dtype.is_floating_point()):
         return False
-    array = reading.constant(value)
+    array = node_reader.constant(value)
     return array is not None and array.size <= _FEW and array.dtype.kind in "iu"
 
 
 def _put_inside(graph: ir.Graph, own: ir.Value, value: ir.Value) -> None:
-    array = reading.constant(value)
+    array = node_reader.constant(value)
     assert array is not None
     node = ir.node("Constant", [], attributes={"value": ir.tensor(array)})
     node.name = node.outputs[0].name = own.name

@@ -11,11 +11,12 @@ import onnx
 import onnx_ir as ir
 
 from torchport.errors import InputError
-from torchport.graph.edits.choosing import chosen_nodes, unproves, where
-from torchport.graph.edits.dtypes import dtype_named
+from torchport.graph.edits.choosing import chosen_nodes, unproves
 from torchport.graph.edits.following import infer_again
 from torchport.graph.edits.trying import Undo, attempt
-from torchport.graph.opset_rules.schemas import Schema
+from torchport.irtools.names import where
+from torchport.irtools.schemas import Schema
+from torchport.irtools.types import dtype_named
 
 Kind = ir.AttributeType
 

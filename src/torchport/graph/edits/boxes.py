@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from torchport.errors import InputError
 from torchport.graph.edits.image_steps import numbers, options
-from torchport.graph.opset_rules.builder import Builder
+from torchport.irtools.builder import Builder
 
 NAMES = ("detected_boxes", "detected_scores", "detected_classes", "detected_indices")
 _FORMATS = ("xyxy", "xywh", "cxcywh")

@@ -5,15 +5,15 @@ from __future__ import annotations
 import difflib
 import fnmatch
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import ParamSpec
 
 import onnx_ir as ir
 
 from torchport.errors import InputError
-
-PROOF = "torchport.proof"  # the entry of the metadata that tells what was proven
-
+from torchport.irtools.metadata import PROOF
+from torchport.irtools.traversal import all_nodes as every_node
+from torchport.irtools.types import _operator
 
 P = ParamSpec("P")
 
@@ -30,13 +30,6 @@ def unproves(edit: Callable[P, int]) -> Callable[P, int]:
         return changed
 
     return wrapped
-
-
-def every_node(model: ir.Model) -> Iterator[ir.Node]:
-    """Iterate over every node: of the graph, of its branches and loop bodies, and of the local functions."""
-    yield from ir.traversal.RecursiveGraphIterator(model.graph)
-    for function in model.functions.values():
-        yield from ir.traversal.RecursiveGraphIterator(function)
 
 
 def chosen_nodes(model: ir.Model, text: str) -> list[ir.Node]:
@@ -74,18 +67,9 @@ def _without_domain(nodes: list[ir.Node], text: str) -> list[ir.Node]:
     return found
 
 
-def _operator(node: ir.Node) -> str:
-    return f"{node.domain}::{node.op_type}" if node.domain else node.op_type
-
-
 def _is_operator(node: ir.Node, text: str) -> bool:
     domain, _, kind = text.rpartition("::")
     return node.op_type == kind and node.domain == ("" if domain == "ai.onnx" else domain)
-
-
-def where(node: ir.Node) -> str:
-    """How an error names a node."""
-    return f"node '{node.name}' ({_operator(node)})"
 
 
 def forget_unused_domains(model: ir.Model) -> None:

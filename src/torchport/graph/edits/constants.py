@@ -9,14 +9,16 @@ import onnx
 import onnx_ir as ir
 
 from torchport.errors import InputError
-from torchport.graph.edits.choosing import unproves, where
+from torchport.graph.edits.choosing import unproves
 from torchport.graph.edits.following import infer_again
 from torchport.graph.edits.given_arrays import tensor_for
-from torchport.graph.edits.naming import ANNOTATION, change_dims, each_value, unknown
-from torchport.graph.edits.patterns.places import is_constant
 from torchport.graph.edits.tidying import take_out
 from torchport.graph.edits.trying import Undo, attempt
-from torchport.graph.shapes import values_of, without_weights
+from torchport.irtools.dims import change_dims
+from torchport.irtools.inference import without_weights
+from torchport.irtools.metadata import ANNOTATION
+from torchport.irtools.names import unknown, where
+from torchport.irtools.traversal import each_value, is_constant, values_of
 
 # --- a weight becomes an input ----------------------------------------------------------------------------------------
 

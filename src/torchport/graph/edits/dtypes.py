@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
-import itertools
-from collections.abc import Container
-
 import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
 from torchport.errors import InputError
 from torchport.graph.edits.choosing import unproves
-from torchport.graph.edits.naming import unknown
-from torchport.graph.opset_rules.schemas import allowed_types, schema_at, type_name
-from torchport.graph.shapes import values_of
+from torchport.irtools.names import fresh, unknown
+from torchport.irtools.schemas import allowed_types, schema_at, type_name
+from torchport.irtools.traversal import values_of
+from torchport.irtools.types import dtype_named, plain
 
 _EDIT = "torchport.edit"
 _OURS = "set_dtype"
@@ -56,22 +53,6 @@ def set_dtype(model: ir.Model, name: str, dtype: str) -> int:
     return 1
 
 
-def dtype_named(text: str) -> ir.DataType:
-    """The dtype a user means.
-
-    Raises:
-        InputError: there is none of that name.
-    """
-    names = {d.numpy().name: d for d in ir.DataType if d not in (ir.DataType.UNDEFINED, ir.DataType.STRING)}
-    if text not in names:
-        close = difflib.get_close_matches(str(text), names, n=3, cutoff=0.5)
-        raise InputError(
-            f"there is no dtype '{text}'",
-            next_step=f"did you mean {', '.join(close)}?" if close else f"it is one of {', '.join(names)}",
-        )
-    return names[text]
-
-
 def _end(model: ir.Model, name: str) -> tuple[ir.Value, bool]:
     """The input or output of that name, and whether it is an input."""
     inputs = {str(v.name): v for v in model.graph.inputs}
@@ -101,11 +82,6 @@ def _check_castable(model: ir.Model, value: ir.Value, wanted: ir.DataType) -> No
                 f"Cast of opset {opset} does not know {plain(kind.dtype)}",
                 next_step="raise the opset first, or take another dtype",
             )
-
-
-def plain(dtype: ir.DataType) -> str:
-    """A dtype as numpy and PyTorch write it."""
-    return "string" if dtype == ir.DataType.STRING else str(dtype.numpy().name)
 
 
 def _converted(value: ir.Value, wanted: ir.DataType) -> ir.TensorProtocol:
@@ -185,15 +161,6 @@ def _cast(graph: ir.Graph, value: ir.Value, to: ir.DataType | None, name: str) -
     output.name, output.type = inner, ir.TensorType(to)
     output.shape = None if value.shape is None else value.shape.copy()
     return node
-
-
-def fresh(name: str, taken: Container[str]) -> str:
-    """The name, with a number behind it if it is taken."""
-    numbers = itertools.count(2)
-    found = name
-    while found in taken:
-        found = f"{name}_{next(numbers)}"
-    return found
 
 
 def _may_go(cast: ir.Node, graph: ir.Graph, wanted: ir.DataType, middle: ir.DataType | None) -> bool:

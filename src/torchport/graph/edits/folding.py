@@ -14,14 +14,14 @@ import numpy as np
 import onnx_ir as ir
 
 from torchport.errors import OptionError
-from torchport.graph.edits.computing import COMPUTED, GROWING, MOVING, PLAIN, are_of, computed
 from torchport.graph.edits.grafting.graft import drop_unread
 from torchport.graph.edits.grafting.into_model import Grafting
 from torchport.graph.edits.nodes_text import Fragment
-from torchport.graph.edits.patterns.places import Match, Scope, opset_of, scoped_nodes
 from torchport.graph.edits.trying import rehearsed
-from torchport.graph.opset_rules import reading
-from torchport.graph.opset_rules.inference import infer_missing
+from torchport.irtools import node_reader
+from torchport.irtools.evaluation import COMPUTED, GROWING, MOVING, PLAIN, are_of, computed
+from torchport.irtools.inference import infer_missing
+from torchport.irtools.traversal import Match, Scope, opset_of, scoped_nodes
 from torchport.tensors import Array
 
 LIMIT_BYTES = 16 * 2**20
@@ -115,7 +115,7 @@ class _Folder:
             dims = self._dims(node)
             return None if dims is None or self._is_open(dims) else [dims]
         if node.op_type == "Size":
-            sizes = reading.static_dims(node.inputs[0])
+            sizes = node_reader.static_dims(node.inputs[0])
             return None if sizes is None else [np.array(math.prod(sizes), dtype=np.int64)]
         if node.op_type not in COMPUTED or not node.inputs or not self._is_small(node):
             return None
@@ -129,14 +129,14 @@ class _Folder:
         tensor = value.const_value if value.producer() is None else None
         if tensor is not None and (tensor.nbytes > self._limit or tensor.dtype == ir.DataType.STRING):
             return None
-        array = reading.constant(value)
+        array = node_reader.constant(value)
         return array if array is not None and array.dtype.name in PLAIN and array.nbytes <= self._limit else None
 
     def _is_small(self, node: ir.Node) -> bool:
         """Whether what the node gives may be made; of unknown size, only if it is no larger than its inputs."""
         limit = min(self._limit, _GROWN) if node.op_type in GROWING else self._limit
         for value in node.outputs:
-            sizes = reading.static_dims(value)
+            sizes = node_reader.static_dims(value)
             if sizes is None or value.dtype is None:
                 if node.op_type in GROWING:
                     return False
@@ -151,8 +151,8 @@ class _Folder:
         if value is None or value.shape is None:
             return None
         dims = [d if isinstance(d, int) else self._open(value, axis) for axis, d in enumerate(value.shape)]
-        end = reading.attribute(node, "end")
-        return np.array(dims[slice(reading.integer(node, "start", 0), end)], dtype=np.int64)
+        end = node_reader.attribute(node, "end")
+        return np.array(dims[slice(node_reader.integer(node, "start", 0), end)], dtype=np.int64)
 
     def _open(self, value: ir.Value, axis: int) -> int:
         return self._unknown.setdefault((value, axis), -(2**62) - len(self._unknown))

@@ -6,14 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 
-from torchport.graph.amounts import size_of
-from torchport.graph.edits.choosing import every_node
-from torchport.graph.edits.naming import dim_names, dims_in, each_value
-from torchport.graph.edits.trying import Undo, contradiction
-from torchport.graph.opset_rules.inference import infer_missing
-from torchport.graph.shapes import Shapes
-from torchport.graph.values import subgraphs, used_by
-from torchport.graph.weights import bodies
+from torchport.graph.edits.trying import Undo
+from torchport.irtools.dims import dim_names, dims_in, size_of
+from torchport.irtools.inference import contradiction, infer_missing
+from torchport.irtools.shapes import Shapes
+from torchport.irtools.traversal import all_nodes, bodies, each_value, subgraphs, used_by
 
 _Stated = dict[ir.Value, tuple[ir.TypeProtocol | None, ir.Shape | None]]
 
@@ -69,7 +66,7 @@ def _affected(model: ir.Model, changed: set[ir.Node]) -> list[ir.Node]:
     """The changed nodes and those that get something from them, in order; a function's calls change with it."""
     while True:
         functions = {i for i, f in model.functions.items() if not changed.isdisjoint(f.all_nodes())}
-        calls = {n for n in every_node(model) if n.op_identifier() in functions}
+        calls = {n for n in all_nodes(model) if n.op_identifier() in functions}
         if calls <= changed:
             break
         changed |= calls
@@ -171,7 +168,7 @@ def follow(model: ir.Model, changed: Sequence[ir.Value], *, reshaped: bool) -> N
 
 def _downstream(model: ir.Model, changed: Sequence[ir.Value]) -> list[ir.Value]:
     """What is made from some values, as far as onnx can tell its type: not behind an operator of one's own."""
-    holders = {graph: node for node in every_node(model) for graph in subgraphs(node)}
+    holders = {graph: node for node in all_nodes(model) for graph in subgraphs(node)}
     found: dict[ir.Value, None] = {}
     waiting = list(changed)
     while waiting:

@@ -11,16 +11,16 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from torchport.errors import InputError
-from torchport.graph.cutting import MODULE
 from torchport.graph.edits import nodes_text
 from torchport.graph.edits.alike_parts import alike
 from torchport.graph.edits.choosing import chosen_nodes
 from torchport.graph.edits.grafting.into_model import Grafting
 from torchport.graph.edits.nodes_text import Fragment
-from torchport.graph.edits.patterns.places import Match, Scope, current, in_order, scoped_nodes
 from torchport.graph.edits.trying import rehearsed
-from torchport.graph.opset_rules.inference import infer_missing
-from torchport.graph.opset_rules.schemas import schema_even_if_deprecated
+from torchport.irtools.inference import infer_missing
+from torchport.irtools.metadata import MODULE
+from torchport.irtools.schemas import schema_even_if_deprecated
+from torchport.irtools.traversal import Match, Scope, current, in_order, scoped_nodes
 
 # --- inline -----------------------------------------------------------------------------------------------------------
 

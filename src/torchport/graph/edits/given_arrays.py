@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from torchport.errors import FileError, InputError
-from torchport.graph.edits.dtypes import plain
+from torchport.irtools.types import plain
 from torchport.tensors import Array, is_torch, to_numpy
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from torchport.errors import InputError
-from torchport.graph.opset_rules.builder import Builder
+from torchport.irtools.builder import Builder
 
 Dims = list[int | str | None]
 IMAGENET = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}

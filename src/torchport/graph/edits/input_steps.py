@@ -11,7 +11,7 @@ from torchport.errors import InputError
 from torchport.graph.edits.image_steps import Dims, Images, letters, options, order_of, pad_sizes
 from torchport.graph.edits.output_steps import Step
 from torchport.graph.edits.step_kinds import apply_step, read_type
-from torchport.graph.opset_rules.builder import Builder
+from torchport.irtools.builder import Builder
 
 _FREES_SIZE = ("resize", "letterbox", "crop")
 

@@ -12,16 +12,18 @@ import onnx_ir as ir
 
 from torchport.errors import InputError
 from torchport.graph.edits import nodes_text
-from torchport.graph.edits.choosing import chosen_nodes, every_node, unproves, where
+from torchport.graph.edits.choosing import chosen_nodes, unproves
 from torchport.graph.edits.following import follow
 from torchport.graph.edits.grafting.adopting import adopted
 from torchport.graph.edits.grafting.graft import Graft
 from torchport.graph.edits.grafting.into_model import Grafting
-from torchport.graph.edits.grafting.types import described
-from torchport.graph.edits.nodes_text import Fragment, rename, values_in
-from torchport.graph.edits.patterns.places import Scope, opset_of, scoped_nodes
+from torchport.graph.edits.nodes_text import Fragment
 from torchport.graph.edits.trying import new_errors
-from torchport.graph.opset_rules.inference import infer_missing
+from torchport.irtools import schemas
+from torchport.irtools.inference import infer_missing
+from torchport.irtools.names import rename, where
+from torchport.irtools.traversal import Scope, all_nodes, opset_of, scoped_nodes, values_in
+from torchport.irtools.types import described
 
 
 @unproves
@@ -135,9 +137,9 @@ class _Change:
             values = grafting.values(given, {}, at, spot.scope, None)
             return grafting.copy(whole, values, {}, base, spot.scope)
         opset = opset_of(spot.scope)
-        schema = nodes_text.schema_of(str(self.node), opset)
+        schema = schemas.schema_of(str(self.node), opset)
         values = grafting.values(given, {}, at, spot.scope, schema)
-        found = {k: a for k, a in nodes_text.attributes_of(self.attributes, schema).items() if a is not None}
+        found = {k: a for k, a in schemas.attributes_of(self.attributes, schema).items() if a is not None}
         outputs = max(1, schema.min_output) if schema is not None else 1
         fragment = nodes_text.operator(str(self.node), len(values), outputs, found)
         return grafting.copy(fragment, values, {}, base, spot.scope)
@@ -152,7 +154,7 @@ def _behind(model: ir.Model, name: str) -> list[_Spot]:
     inner = [_Spot(v, scope) for body, scope in bodies for v in values_in(body) if v.name == name]
     if inner:
         return inner
-    known = {str(v.name) for body, _ in bodies for v in values_in(body)} | {n.name or "" for n in every_node(model)}
+    known = {str(v.name) for body, _ in bodies for v in values_in(body)} | {n.name or "" for n in all_nodes(model)}
     try:
         nodes = chosen_nodes(model, name)
     except InputError as error:
@@ -171,7 +173,7 @@ def _own_values(graph: ir.Graph) -> Iterator[ir.Value]:
 def _in_front(model: ir.Model, text: str) -> list[_Spot]:
     stem, _, number = text.rpartition(":")
     index = 0
-    if stem and number.isdigit() and not any(n.name == text for n in every_node(model)):
+    if stem and number.isdigit() and not any(n.name == text for n in all_nodes(model)):
         text, index = stem, int(number)
     scopes = {id(n): scope for scope, n in scoped_nodes(model)}
     spots = []

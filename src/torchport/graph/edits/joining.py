@@ -17,10 +17,10 @@ import onnx_ir as ir
 
 from torchport.errors import InputError
 from torchport.graph import files
-from torchport.graph.edits.grafting.types import agrees, described
 from torchport.graph.edits.joined import Link, inputs_of, joined
-from torchport.graph.edits.nodes_text import values_in
 from torchport.graph.opset import convert
+from torchport.irtools.traversal import values_in
+from torchport.irtools.types import agrees, described
 
 Given = ir.Model | str | os.PathLike[str]
 

@@ -9,9 +9,8 @@ from typing import Any
 import onnx_ir as ir
 
 from torchport.errors import InputError
-from torchport.graph.edits.choosing import every_node
-from torchport.graph.edits.naming import each_value, unknown
-from torchport.graph.weights import bodies
+from torchport.irtools.names import unknown
+from torchport.irtools.traversal import all_nodes, bodies, each_value
 
 Properties = MutableMapping[str, str]
 
@@ -135,14 +134,14 @@ def _holders(model: ir.Model) -> Iterator[Any]:
     yield model
     for body in bodies(model):
         yield from (body, *body.subgraphs())
-    yield from every_node(model)
+    yield from all_nodes(model)
     yield from each_value(model)
     yield from (v.const_value for v in each_value(model) if v.const_value is not None)
     yield from (a.as_tensor() for _, a in _tensor_attributes(model))
 
 
 def _strip_docs(model: ir.Model) -> int:
-    attributes = [a for node in every_node(model) for a in node.attributes.values()]
+    attributes = [a for node in all_nodes(model) for a in node.attributes.values()]
     found = [h for h in (*_holders(model), *attributes) if h.doc_string]
     for holder in found:
         holder.doc_string = ""
@@ -150,7 +149,7 @@ def _strip_docs(model: ir.Model) -> int:
 
 
 def _tensor_attributes(model: ir.Model) -> list[tuple[ir.Node, ir.Attr]]:
-    every = [(node, a) for node in every_node(model) for a in node.attributes.values()]
+    every = [(node, a) for node in all_nodes(model) for a in node.attributes.values()]
     return [(node, a) for node, a in every if a.type == ir.AttributeType.TENSOR and not a.is_ref()]
 
 

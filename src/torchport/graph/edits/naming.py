@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import onnx_ir as ir
 
 from torchport.errors import InputError
-from torchport.graph.edits.choosing import PROOF, every_node
-from torchport.graph.shapes import values_of
-from torchport.graph.values import subgraphs
-from torchport.graph.weights import bodies
-
-ANNOTATION = "quant_parameter_tensor_names"  # where onnx-ir keeps the tensors a quantization annotation names
-_IDENTIFIER = re.compile(r"[^\W\d][\w.]*")
-_CALLED = re.compile(r"\s*\(")
+from torchport.irtools.dims import _IDENTIFIER, change_dims, dim_names, dim_with
+from torchport.irtools.metadata import ANNOTATION, PROOF
+from torchport.irtools.names import unknown
+from torchport.irtools.traversal import all_nodes, bodies, each_value, subgraphs, values_of
 
 
 def rename(model: ir.Model, names: Mapping[str, str], *, kind: str | None = None) -> int:
@@ -46,15 +41,6 @@ def rename(model: ir.Model, names: Mapping[str, str], *, kind: str | None = None
     return sum(_CHANGES[one](model, plan) for one, plan in plans.items())
 
 
-def unknown(name: str, what: str, known: Iterable[str]) -> InputError:
-    """The error for a name that is not there, with those close to it."""
-    close = difflib.get_close_matches(name, sorted(known), n=3, cutoff=0.5)
-    return InputError(
-        f"there is no {what} '{name}' in the model",
-        next_step=f"did you mean {', '.join(close)}?" if close else "`torchport inspect` lists what there is",
-    )
-
-
 def expanded(old: str, new: str, known: Iterable[str]) -> dict[str, str]:
     """The names that a pattern with ``*`` means, each with its new name; a plain name means itself."""
     names = set(known)
@@ -73,13 +59,6 @@ def expanded(old: str, new: str, known: Iterable[str]) -> dict[str, str]:
 def _filled(new: str, parts: tuple[str, ...]) -> str:
     pieces = new.split("*")
     return pieces[0] + "".join(part + piece for part, piece in zip(parts, pieces[1:], strict=True))
-
-
-def each_value(model: ir.Model) -> Iterator[ir.Value]:
-    """Every value of a model once: of its graph, of branches and bodies inside it, and of its functions."""
-    for body in bodies(model):
-        for graph in (body, *body.subgraphs()):
-            yield from dict.fromkeys(values_of(graph))
 
 
 # --- which names are meant --------------------------------------------------------------------------------------------
@@ -125,25 +104,7 @@ def _tensor_names(model: ir.Model) -> set[str]:
 
 
 def _node_names(model: ir.Model) -> set[str]:
-    return {n.name for n in every_node(model) if n.name}
-
-
-def dim_names(model: ir.Model) -> set[str]:
-    """Names of dimensions, also those that occur in expressions only."""
-    return {name for v in each_value(model) if v.shape is not None for name in dims_in(v.shape)}
-
-
-def dims_in(shape: ir.Shape) -> set[str]:
-    """The names of dimensions in a shape."""
-    texts = {d.value for d in shape if isinstance(d, ir.SymbolicDim) and d.value}
-    return {name for text in texts for name in ([text] if _IDENTIFIER.fullmatch(text) else _symbols(text))}
-
-
-def _symbols(text: str) -> list[str]:
-    """The names in an expression; a text that is no expression is a name itself."""
-    found = [m.group() for m in _IDENTIFIER.finditer(text) if not _CALLED.match(text, m.end())]
-    is_expression = re.fullmatch(r"[\w.\s()+\-*/%,]+", text) is not None
-    return found if found and is_expression else [text]
+    return {n.name for n in all_nodes(model) if n.name}
 
 
 # --- whether they may be had ------------------------------------------------------------------------------------------
@@ -213,7 +174,7 @@ def _rename_tensors(model: ir.Model, plan: _Plan) -> int:
 
 
 def _rename_nodes(model: ir.Model, plan: _Plan) -> int:
-    found = [n for n in every_node(model) if n.name in plan and plan[n.name] != n.name]
+    found = [n for n in all_nodes(model) if n.name in plan and plan[n.name] != n.name]
     for node in found:
         node.name = plan[str(node.name)]
     return len(found)
@@ -225,28 +186,6 @@ def _rename_dims(model: ir.Model, plan: _Plan) -> int:
 
     _rename_in_proof(model, plan)
     return sum(change_dims(value, renamed) for value in each_value(model))
-
-
-def dim_with(text: str, names: Mapping[str, str]) -> str:
-    """A dimension's name or expression with other names in it."""
-    if text in names:
-        return names[text]
-
-    def one(match: re.Match[str]) -> str:
-        return match.group() if _CALLED.match(text, match.end()) else names.get(match.group(), match.group())
-
-    return _IDENTIFIER.sub(one, text)
-
-
-def change_dims(value: ir.Value, change: Callable[[str], str | int]) -> bool:
-    """Exchange the symbolic dimensions of a value; whether any is another now. Its shape may be shared: it gets one."""
-    if value.shape is None:
-        return False
-    dims = [d if isinstance(d, int) or d.value is None else change(d.value) for d in value.shape]
-    same = all(a == b for a, b in zip(dims, value.shape, strict=True))
-    if not same:
-        value.shape = ir.Shape(dims, denotations=[value.shape.get_denotation(n) for n in range(len(dims))])
-    return not same
 
 
 def _rename_in_proof(model: ir.Model, plan: _Plan) -> None:

@@ -10,21 +10,17 @@ import dataclasses
 import difflib
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
-import numpy as np
 import onnx
 import onnx_ir as ir
 
 from torchport.errors import InputError
 from torchport.graph import files
-from torchport.graph.opset_rules.schemas import history
-from torchport.graph.values import subgraphs
+from torchport.irtools.schemas import _named_alike
 
 EXAMPLE = "(x, y) => (z) { t = Mul(x, y)  z = Relu(t) }"
 _HEAD = '<domain: "torchport.text", opset_import: ["": 1]>'
-_NUMBERS = {"float32": "FLOAT", "float64": "DOUBLE", "half": "FLOAT16"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,133 +133,3 @@ def operator(name: str, inputs: int, outputs: int, attributes: Mapping[str, ir.A
     for number, value in enumerate(node.outputs):
         value.name = f"o{number}"
     return Fragment(ir.Graph(values, node.outputs, nodes=[node], name=kind), f"'{name}'")
-
-
-def _named_alike(name: str, attribute: ir.Attr) -> ir.Attr:
-    if attribute.is_ref():
-        return ir.RefAttr(name, str(attribute.ref_attr_name), attribute.type)
-    return ir.Attr(name, attribute.type, attribute.value)
-
-
-def schema_of(name: str, opset: int | None) -> Any | None:
-    """What onnx says of an operator at an opset; None for an operator of somebody else.
-
-    Raises:
-        InputError: ONNX has no such operator there, and no domain says that it is another's.
-    """
-    domain, _, kind = name.rpartition("::")
-    if domain not in ("", "ai.onnx") or opset is None:
-        return None
-    versions = history().get(kind, {})
-    found = max((v for v in versions if v <= opset), default=None)
-    if found is not None and not versions[found].deprecated:
-        return versions[found]
-    if versions and found is None:
-        raise InputError(
-            f"the operator {kind} came in opset {min(versions)}, the model is of opset {opset}",
-            next_step=f"convert the model first: --set-opset {min(versions)}",
-        )
-    close = difflib.get_close_matches(kind, sorted(history()), n=3, cutoff=0.5)
-    own = f"an operator of your own needs a domain: com.example::{kind}"
-    what = f"ONNX has no operator {kind}" + (f" any more in opset {opset}" if versions else "")
-    raise InputError(what, next_step=f"did you mean {', '.join(close)}? {own}" if close else own)
-
-
-def attributes_of(given: Mapping[str, Any], schema: Any | None) -> dict[str, ir.Attr | None]:
-    """Attributes from plain values, as YAML has them, of the kinds the operator wants; None stays None."""
-    found: dict[str, ir.Attr | None] = {}
-    for name, value in given.items():
-        known = None if schema is None else schema.attributes.get(name)
-        if schema is not None and known is None:
-            close = difflib.get_close_matches(name, sorted(schema.attributes), n=3, cutoff=0.4)
-            hint = f"did you mean {', '.join(close)}?" if close else f"it has {', '.join(schema.attributes) or 'none'}"
-            raise InputError(f"the operator {schema.name} has no attribute '{name}'", next_step=hint)
-        found[name] = None if value is None else _attribute(name, value, known)
-    return found
-
-
-def _attribute(name: str, value: Any, known: Any | None) -> ir.Attr:
-    if isinstance(value, ir.Attr):
-        return _named_alike(name, value)
-    kind = None if known is None else ir.AttributeType(int(known.type.value))
-    try:
-        return ir.convenience.convert_attribute(name, _plain(value, kind), kind)
-    except (TypeError, ValueError, KeyError) as error:
-        wanted = f"a value of kind {kind.name}" if kind is not None else "a number, a text, a list of them, or a tensor"
-        raise InputError(f"attribute '{name}' cannot be {value!r}", next_step=f"give it {wanted}") from error
-
-
-def _plain(value: Any, kind: ir.AttributeType | None) -> Any:
-    """The value as the attribute's kind has it: ``to: float16`` is a number, ``alpha: 1`` is a float."""
-    if kind == ir.AttributeType.INT and isinstance(value, str):
-        return int(ir.DataType[_NUMBERS.get(value.lower(), value.upper())])
-    if kind == ir.AttributeType.INT:
-        if int(value) != value:
-            raise ValueError(value)
-        return int(value)
-    if kind == ir.AttributeType.FLOAT:
-        return float(value)
-    if kind in (ir.AttributeType.INTS, ir.AttributeType.FLOATS):
-        number = int if kind == ir.AttributeType.INTS else float
-        return [number(v) for v in (value if isinstance(value, Sequence) else [value])]
-    if kind == ir.AttributeType.TENSOR or isinstance(value, np.ndarray):
-        return tensor_of(value)
-    return value
-
-
-def tensor_of(value: Any, dtype: ir.DataType | None = None) -> ir.TensorProtocol:
-    """A tensor of numbers, lists or an array; Python's floats are float32 unless a dtype is given."""
-    if isinstance(value, ir.TensorProtocol):
-        return value
-    try:
-        array = np.asarray(value)
-        array = array if dtype is None else array.astype(dtype.numpy())
-    except (TypeError, ValueError) as error:
-        raise InputError(
-            f"{str(value)[:60]} is no tensor of numbers", next_step="give numbers, or lists of one length"
-        ) from error
-    if dtype is None and array.dtype == np.float64 and not isinstance(value, np.ndarray | np.generic):
-        array = array.astype(np.float32)
-    return ir.tensor(array)
-
-
-def own_tensor(tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
-    """The same data under another name. onnx-ir keeps the name in the tensor, which may be another model's too."""
-    if isinstance(tensor, ir.ExternalTensor):
-        return ir.ExternalTensor(
-            tensor.location,
-            tensor.offset,
-            tensor.length,
-            tensor.dtype,
-            shape=tensor.shape,
-            name=name,
-            doc_string=tensor.doc_string,
-            metadata_props=dict(tensor.metadata_props),
-            base_dir=tensor.base_dir,
-        )
-    if tensor.dtype == ir.DataType.STRING:
-        return ir.StringTensor(tensor.numpy(), shape=tensor.shape, name=name)  # type: ignore[arg-type]
-    return ir.LazyTensor(lambda: tensor, dtype=tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=name)
-
-
-def rename(value: ir.Value, name: str) -> None:
-    """Give a value another name, and its tensor, if any, one of its own."""
-    if value.name == name:
-        return
-    if value.const_value is not None and value.producer() is None:
-        value.const_value = own_tensor(value.const_value, name)
-    ir.convenience.rename_values(value, name)
-
-
-def graphs_in(graph: ir.Graph) -> Iterator[ir.Graph]:
-    """A graph, and those inside its nodes."""
-    yield graph
-    for node in graph:
-        for inner in subgraphs(node):
-            yield from graphs_in(inner)
-
-
-def values_in(graph: ir.Graph) -> Iterator[ir.Value]:
-    """Every value that a graph, or one inside it, defines."""
-    for one in graphs_in(graph):
-        yield from dict.fromkeys((*one.inputs, *one.initializers.values(), *(v for n in one for v in n.outputs)))

@@ -11,7 +11,7 @@ from torchport.errors import InputError
 from torchport.graph.edits.boxes import split_both, suppressed
 from torchport.graph.edits.image_steps import Images, options
 from torchport.graph.edits.step_kinds import apply_step, chosen, layout_of
-from torchport.graph.opset_rules.builder import Builder
+from torchport.irtools.builder import Builder
 
 Step = tuple[str, Any]
 Result = tuple[str, ir.Value]  # an output's name and what it is

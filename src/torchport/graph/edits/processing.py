@@ -14,9 +14,9 @@ from torchport.graph.edits.choosing import unproves
 from torchport.graph.edits.input_steps import backwards, before, check_fits, dtype_before, narrowed, side_names
 from torchport.graph.edits.output_steps import Result, Step, behind
 from torchport.graph.edits.step_kinds import ARITHMETIC, chosen, layout_of
-from torchport.graph.opset_rules.builder import Builder
-from torchport.graph.opset_rules.inference import infer_missing
-from torchport.graph.opset_rules.steps import Names
+from torchport.irtools.builder import Builder
+from torchport.irtools.inference import infer_missing
+from torchport.irtools.names import FreshNames
 
 _OLDEST = 11
 _BEFORE = ("cast", *ARITHMETIC, "normalize", "resize", "letterbox", "crop", "pad", "swap_channels", "transpose")
@@ -72,7 +72,7 @@ def preprocess(
     new.doc_string = old.doc_string
     base = ir.Node("", "Preprocess", [], num_outputs=1, name=f"{old.name}_preprocess")
     base.outputs[0].name = f"{old.name}_preprocess"
-    with Builder(base, model.opset_imports[""], Names(model).fresh) as b:
+    with Builder(base, model.opset_imports[""], FreshNames(model).fresh) as b:
         result = before(b, plan, new, layout, old)
         check_fits(old, result)
     _put_before(model, old, new, result, b.nodes)
@@ -117,7 +117,7 @@ def postprocess(model: ir.Model, steps: Sequence[Any], *, output: str | None = N
     _check_can_follow(old)
     base = ir.Node("", "Postprocess", [], num_outputs=1, name=f"{old.name}_postprocess")
     base.outputs[0].name = f"{old.name}_postprocess"
-    with Builder(base, model.opset_imports[""], Names(model).fresh) as b:
+    with Builder(base, model.opset_imports[""], FreshNames(model).fresh) as b:
         gone, results = behind(b, plan, old, model, fields)
         _check_names(model, gone, results)
     _put_after(model, gone, results, b.nodes)
@@ -208,7 +208,7 @@ def _put_after(model: ir.Model, gone: list[ir.Value], results: list[Result], nod
     at = list(graph.outputs).index(gone[0])
     kept = [v for v in graph.outputs if v not in gone]
     graph.outputs[:] = [*kept[:at], *(v for _, v in results), *kept[at:]]
-    names = Names(model)
+    names = FreshNames(model)
     wanted = {name for name, _ in results}
     for value in [v for node in graph for v in node.outputs if v.name in wanted]:
         value.name = names.fresh(f"{value.name}_raw")

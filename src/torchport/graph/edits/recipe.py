@@ -21,9 +21,9 @@ from typing import Any
 import onnx_ir as ir
 
 from torchport.errors import InputError, TorchportError
-from torchport.graph.edits.choosing import PROOF
 from torchport.graph.edits.fitting import fitted
 from torchport.graph.edits.vocabulary import EDITS, Edit
+from torchport.irtools.metadata import PROOF
 from torchport.terminal import shortened
 
 Value = Any  # what YAML has: text, numbers, lists, mappings

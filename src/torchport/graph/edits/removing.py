@@ -5,13 +5,13 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from torchport.errors import InputError
-from torchport.graph.edits.choosing import chosen_nodes, forget_unused_domains, unproves, where
-from torchport.graph.edits.dtypes import plain
+from torchport.graph.edits.choosing import chosen_nodes, forget_unused_domains, unproves
 from torchport.graph.edits.following import infer_again
 from torchport.graph.edits.tidying import drop_functions, drop_weights, take_out
 from torchport.graph.edits.trying import new_errors
-from torchport.graph.values import subgraphs, used_by
-from torchport.graph.weights import bodies
+from torchport.irtools.names import where
+from torchport.irtools.traversal import bodies, subgraphs, used_by
+from torchport.irtools.types import plain
 
 
 @unproves

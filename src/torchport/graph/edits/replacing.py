@@ -11,15 +11,17 @@ import onnx_ir as ir
 
 from torchport.errors import InputError
 from torchport.graph.edits import nodes_text
-from torchport.graph.edits.choosing import unproves, where
+from torchport.graph.edits.choosing import unproves
 from torchport.graph.edits.grafting.adopting import adopted
 from torchport.graph.edits.grafting.graft import Graft, is_used
 from torchport.graph.edits.grafting.into_model import Grafting
 from torchport.graph.edits.nodes_text import Fragment
 from torchport.graph.edits.patterns.finding import find
-from torchport.graph.edits.patterns.places import Match, current, opset_of
 from torchport.graph.edits.trying import rehearsed
-from torchport.graph.opset_rules.inference import infer_missing
+from torchport.irtools import schemas
+from torchport.irtools.inference import infer_missing
+from torchport.irtools.names import where
+from torchport.irtools.traversal import Match, current, opset_of
 
 By = str | os.PathLike[str] | ir.Model | Callable[..., Any]
 
@@ -125,12 +127,12 @@ class _Maker:
 
     def _operator(self, match: Match) -> Graft:
         name = str(self._by)
-        schema = nodes_text.schema_of(name, opset_of(match.scope))
+        schema = schemas.schema_of(name, opset_of(match.scope))
         values = self._values(match, schema)
         kept = {
             k: a for k, a in match.attributes.items() if a is not None and (schema is None or k in schema.attributes)
         }
-        given = {**kept, **nodes_text.attributes_of(self._attributes, schema)}
+        given = {**kept, **schemas.attributes_of(self._attributes, schema)}
         outputs = list(match.outputs)
         while len(outputs) > 1 and not is_used(outputs[-1]):
             outputs.pop()

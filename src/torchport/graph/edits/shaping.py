@@ -10,10 +10,11 @@ import onnx_ir as ir
 from torchport.errors import InputError
 from torchport.graph.edits.choosing import unproves
 from torchport.graph.edits.freeing.dimension import free
-from torchport.graph.edits.naming import each_value
-from torchport.graph.edits.sizes import checked, names_in, replace_dim
+from torchport.graph.edits.sizes import checked, replace_dim
 from torchport.graph.edits.trying import rehearsed
-from torchport.graph.shapes import Shapes
+from torchport.irtools.dims import names_in
+from torchport.irtools.shapes import Shapes
+from torchport.irtools.traversal import each_value
 
 Dim = int | str | None
 

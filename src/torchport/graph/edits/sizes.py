@@ -1,4 +1,4 @@
-"""Give a dimension a size or another name, in every shape."""
+"""graph.edits.sizes."""
 
 from __future__ import annotations
 
@@ -7,26 +7,10 @@ from collections.abc import Callable
 import onnx_ir as ir
 
 from torchport.errors import InputError
-from torchport.graph.edits.naming import each_value
-from torchport.graph.edits.trying import contradiction
-from torchport.graph.shapes import Shapes, values_of
-
-
-def names_in(model: ir.Model) -> set[str]:
-    """The names of dimensions, those inside expressions included."""
-    found: set[str] = set()
-    for value in each_value(model):
-        for dim in value.shape or ():
-            if not isinstance(dim, int) and dim.value is not None:
-                found |= _symbols(dim)
-    return found
-
-
-def _symbols(dim: ir.SymbolicDim) -> set[str]:
-    try:
-        return set(dim.free_symbols())
-    except (ValueError, TypeError):  # a name that is no expression
-        return {str(dim.value)}
+from torchport.irtools.dims import _free_symbols as _symbols, names_in
+from torchport.irtools.inference import contradiction
+from torchport.irtools.shapes import Shapes
+from torchport.irtools.traversal import each_value, values_of
 
 
 def replace_dim(model: ir.Model, name: str, to: int | str) -> int:

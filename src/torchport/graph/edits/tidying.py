@@ -10,9 +10,9 @@ import onnx_ir as ir
 
 from torchport.errors import InputError
 from torchport.graph.edits.choosing import forget_unused_domains
-from torchport.graph.edits.naming import ANNOTATION, each_value
-from torchport.graph.values import subgraphs, used_by
-from torchport.graph.weights import bodies, pour
+from torchport.irtools.metadata import ANNOTATION
+from torchport.irtools.serialization import pour
+from torchport.irtools.traversal import bodies, each_value, subgraphs, used_by
 
 _GLANCE = 1024  # elements of a weight to look at before all of it is read
 

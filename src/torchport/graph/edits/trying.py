@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import onnx
 import onnx_ir as ir
 
 from torchport.errors import InputError
 from torchport.graph.linting import lint
-from torchport.graph.shapes import without_weights
 
 Undo = Callable[[], None]
 
@@ -49,12 +47,3 @@ def new_errors(before: ir.Model, after: ir.Model) -> list[str]:
 
 def _errors(model: ir.Model) -> list[str]:
     return [fault.message for fault in lint(model) if fault.severity == "error"]
-
-
-def contradiction(model: ir.Model) -> str | None:
-    """Why the types and shapes of a model do not agree with each other; None if they do, as far as onnx can see."""
-    try:
-        onnx.shape_inference.infer_shapes(without_weights(model), check_type=True, strict_mode=True, data_prop=True)
-    except onnx.shape_inference.InferenceError as error:
-        return " ".join(str(error).split())
-    return None

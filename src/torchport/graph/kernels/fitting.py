@@ -22,7 +22,7 @@ import onnx
 import onnx_ir as ir
 
 from torchport.graph.kernels import crashes, integer_products, padded_pools, parts, scaled_products
-from torchport.graph.kernels.element_types import fill_in
+from torchport.irtools.inference import fill_in
 from torchport.results import Finding
 
 Asked = Callable[[onnx.ModelProto], bool]

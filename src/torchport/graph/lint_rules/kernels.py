@@ -17,10 +17,11 @@ from onnx import ModelProto
 
 from torchport.errors import EngineError, EngineMissingError
 from torchport.graph.cost import subgraphs
-from torchport.graph.describing import all_nodes, dtype_name, is_own, operator_name
 from torchport.graph.faults import Fault
-from torchport.graph.kernels.element_types import fill_in
 from torchport.graph.kernels.fitting import one_node, use_of
+from torchport.irtools.inference import fill_in
+from torchport.irtools.traversal import all_nodes
+from torchport.irtools.types import dtype_name, is_own, operator_name
 
 
 def check_engine(engine: str) -> None:

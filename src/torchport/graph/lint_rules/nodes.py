@@ -13,9 +13,9 @@ from typing import Any
 import onnx
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto
 
-from torchport.graph.external import subgraphs
 from torchport.graph.faults import Fault
 from torchport.graph.lint_rules.scopes import Scope, named, source, title
+from torchport.irtools.serialization import subgraphs
 
 _ADVICE = {
     "deprecated": "convert the model to an opset that still has it, or replace the node",

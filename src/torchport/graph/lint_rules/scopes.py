@@ -8,9 +8,8 @@ from collections.abc import Iterator
 
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 
-from torchport.graph.external import subgraphs
-
-SOURCE = "torchport.source"
+from torchport.irtools.metadata import SOURCE
+from torchport.irtools.serialization import subgraphs
 
 
 @dataclasses.dataclass(eq=False)

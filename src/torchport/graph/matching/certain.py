@@ -7,7 +7,8 @@ from collections.abc import Collection, Mapping
 import onnx_ir as ir
 
 from torchport.graph.matching.nodes import Matching
-from torchport.graph.matching.sides import stripped, weight_type
+from torchport.graph.matching.sides import stripped
+from torchport.irtools.node_reader import weight_type
 
 _TOLD = ("structure", "numbers")  # why two nodes are partners, where that is more than a guess
 _EITHER_WAY = ("Add", "Mul")

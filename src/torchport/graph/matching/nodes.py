@@ -13,9 +13,10 @@ from collections.abc import Hashable, Iterable, Sequence
 import onnx_ir as ir
 
 from torchport.graph.matching.rounds import Rounds, Why
-from torchport.graph.matching.sides import Side, weight_type
+from torchport.graph.matching.sides import Side
 from torchport.graph.matching.weights import pair_weights
-from torchport.graph.values import subgraphs
+from torchport.irtools.node_reader import weight_type
+from torchport.irtools.traversal import subgraphs
 
 
 @dataclasses.dataclass

@@ -11,8 +11,9 @@ from collections.abc import Hashable, Mapping
 
 import onnx_ir as ir
 
-from torchport.graph.content import fingerprint, same_place, stored, tiny
+from torchport.graph.content import fingerprint, same_place, tiny
 from torchport.graph.matching.sides import Side
+from torchport.irtools.node_reader import stored
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,12 +13,12 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from torchport.graph.values import subgraphs, used_by
+from torchport.irtools.node_reader import _TENSORS, is_constant, weight_type
+from torchport.irtools.traversal import subgraphs, used_by
 
 OUTER = -1  # the slot of a value that a branch of the node uses from outside
-_ONE = {ir.AttributeType.FLOAT: "FLOAT", ir.AttributeType.INT: "INT64", ir.AttributeType.STRING: "STRING"}
-_MANY = {ir.AttributeType.FLOATS: "FLOAT", ir.AttributeType.INTS: "INT64", ir.AttributeType.STRINGS: "STRING"}
-_TENSORS = (ir.AttributeType.TENSOR, ir.AttributeType.SPARSE_TENSOR)
+
+
 _HOLDERS = (
     ir.AttributeType.TENSORS,
     ir.AttributeType.SPARSE_TENSORS,
@@ -126,34 +126,6 @@ def stripped(node: ir.Node) -> list[ir.Value | None]:
     while inputs and inputs[-1] is None:
         inputs.pop()
     return inputs
-
-
-def is_constant(node: ir.Node) -> bool:
-    return node.op_type == "Constant" and node.domain in ("", "ai.onnx") and len(node.outputs) == 1
-
-
-def weight_type(value: ir.Value) -> tuple[str, tuple[Any, ...]] | None:
-    """Dtype and shape of an initializer or a constant; None if the value is neither."""
-    producer = value.producer()
-    if producer is not None and is_constant(producer):
-        return _constant_type(producer)
-    tensor = value.const_value if value.is_initializer() else None
-    if tensor is None:
-        return ("?", ()) if value.is_initializer() else None
-    return tensor.dtype.name, tuple(tensor.shape)
-
-
-def _constant_type(node: ir.Node) -> tuple[str, tuple[Any, ...]]:
-    for attribute in node.attributes.values():
-        if attribute.is_ref():
-            return "ref", ()
-        if attribute.type in _TENSORS:
-            return attribute.value.dtype.name, tuple(attribute.value.shape)
-        if attribute.type in _ONE:
-            return _ONE[attribute.type], ()
-        if attribute.type in _MANY:
-            return _MANY[attribute.type], (len(attribute.value),)
-    return "?", ()
 
 
 def _attributes_key(node: ir.Node, versions: Mapping[str, int]) -> Hashable:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from torchport.graph.content import same_content, stored
-from torchport.graph.matching.sides import is_constant, stripped, weight_type
+from torchport.graph.content import same_content
+from torchport.graph.matching.sides import stripped
+from torchport.irtools.node_reader import is_constant, stored, weight_type
 
 if TYPE_CHECKING:
     from torchport.graph.matching.nodes import Matching

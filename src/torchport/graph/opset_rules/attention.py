@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from torchport.graph.opset_rules import reading
-from torchport.graph.opset_rules.builder import Builder, Rules
-from torchport.graph.opset_rules.reading import Refusal
+from torchport.irtools import node_reader
+from torchport.irtools.builder import Builder, Rules
+from torchport.irtools.node_reader import Refusal
 
 
 def no_mask(node: ir.Node, b: Builder) -> None:
-    if reading.input_at(node, 3) is not None:
+    if node_reader.input_at(node, 3) is not None:
         raise Refusal("a mask that may be shorter than the keys came in opset 24")
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from torchport.graph.opset_rules import reading
-from torchport.graph.opset_rules.builder import Builder, Rules
 from torchport.graph.opset_rules.reduce import REDUCTIONS
+from torchport.irtools import node_reader
+from torchport.irtools.builder import Builder, Rules
 
 _ONE_AXIS = (
     "ArgMax",
@@ -24,25 +24,25 @@ _SEVERAL = (*REDUCTIONS, "Squeeze")
 
 def axis_from_front(node: ir.Node, b: Builder) -> None:
     """axis = rank + axis, where it is negative."""
-    axis = reading.integer(node, "axis", 0)
+    axis = node_reader.integer(node, "axis", 0)
     if axis < 0:
-        set_integer(node, "axis", axis + reading.rank(node.inputs[0]))
+        set_integer(node, "axis", axis + node_reader.rank(node.inputs[0]))
 
 
 def axes_from_front(node: ir.Node, b: Builder) -> None:
     """axes[i] = rank + axes[i], where negative; the rank is that of the input."""
-    _count_from_front(node, reading.integers(node, "axes"), extra=0)
+    _count_from_front(node, node_reader.integers(node, "axes"), extra=0)
 
 
 def unsqueeze_from_front(node: ir.Node, b: Builder) -> None:
     """As above; the axes of Unsqueeze are those of its output, whose rank is the input's plus their number."""
-    axes = reading.integers(node, "axes")
+    axes = node_reader.integers(node, "axes")
     _count_from_front(node, axes, extra=len(axes or []))
 
 
 def _count_from_front(node: ir.Node, axes: list[int] | None, extra: int) -> None:
     if axes and min(axes) < 0:
-        axes = reading.non_negative(axes, reading.rank(node.inputs[0]) + extra)
+        axes = node_reader.non_negative(axes, node_reader.rank(node.inputs[0]) + extra)
         node.attributes["axes"] = ir.AttrInt64s("axes", axes)
 
 

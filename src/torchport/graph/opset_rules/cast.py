@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from torchport.graph.opset_rules import reading
-from torchport.graph.opset_rules.builder import Builder, Rules
-from torchport.graph.opset_rules.reading import Refusal
+from torchport.irtools import node_reader
+from torchport.irtools.builder import Builder, Rules
+from torchport.irtools.node_reader import Refusal
 
 
 def _is_saturated_fnuz(node: ir.Node) -> bool:
-    return reading.dtype(node.outputs[0]).name.endswith("FNUZ") and bool(reading.integer(node, "saturate", 1))
+    return node_reader.dtype(node.outputs[0]).name.endswith("FNUZ") and bool(node_reader.integer(node, "saturate", 1))
 
 
 def infinity_unchanged(node: ir.Node, b: Builder) -> None:
@@ -25,7 +25,7 @@ def options_of_24(node: ir.Node, b: Builder) -> None:
 
 
 def without_float8_options(node: ir.Node, b: Builder) -> None:
-    if "FLOAT8" not in reading.dtype(node.outputs[0]).name:
+    if "FLOAT8" not in node_reader.dtype(node.outputs[0]).name:
         node.attributes.pop("round_mode", None)
         if b.opset < 19:
             node.attributes.pop("saturate", None)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from torchport.graph.opset_rules import reading
-from torchport.graph.opset_rules.builder import Builder, Rules
-from torchport.graph.opset_rules.reading import Refusal
+from torchport.irtools import node_reader
+from torchport.irtools.builder import Builder, Rules
+from torchport.irtools.node_reader import Refusal
 
 
 def plain_tensor(node: ir.Node, b: Builder) -> list[ir.Value] | None:
@@ -23,13 +23,13 @@ def plain_tensor(node: ir.Node, b: Builder) -> list[ir.Value] | None:
         text = np.array(data, dtype=object).reshape(shape)
         tensor: ir.TensorProtocol = ir.StringTensor(text, shape=ir.Shape(shape))
     else:
-        tensor = ir.tensor(np.asarray(reading.constant_attribute(attr)))
+        tensor = ir.tensor(np.asarray(node_reader.constant_attribute(attr)))
     return [b.constant_tensor(tensor)]
 
 
 def initializer_unless_float(node: ir.Node, b: Builder) -> list[ir.Value]:
     """Below 9 a Constant holds floats alone; an initializer holds anything."""
-    value = reading.attribute(node, "value")
+    value = node_reader.attribute(node, "value")
     if value is None:
         raise Refusal("it holds no plain tensor")
     return [b.constant_tensor(value)]

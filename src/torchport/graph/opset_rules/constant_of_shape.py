@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from torchport.graph.opset_rules import reading
-from torchport.graph.opset_rules.builder import Builder, Rules
+from torchport.irtools import node_reader
+from torchport.irtools.builder import Builder, Rules
 
 _SMALL = 1 << 16  # elements worth storing
 
 
 def expanded_scalar(node: ir.Node, b: Builder) -> list[ir.Value]:
-    given = reading.attribute(node, "value")
+    given = node_reader.attribute(node, "value")
     fill = np.zeros(1, dtype=np.float32) if given is None else given.numpy()
-    shape = reading.required(node, 0)
-    known = reading.constant(shape)
+    shape = node_reader.required(node, 0)
+    known = node_reader.constant(shape)
     if known is not None and np.prod(known) <= _SMALL:
         return [b.constant(np.full(known, fill.reshape(-1)[0], dtype=fill.dtype))]
     return [b.op("Expand", b.constant(fill.reshape(())), shape)]

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from torchport.graph.opset_rules import reading
-from torchport.graph.opset_rules.builder import Builder, Rules
-from torchport.graph.opset_rules.reading import Refusal
+from torchport.irtools import node_reader
+from torchport.irtools.builder import Builder, Rules
+from torchport.irtools.node_reader import Refusal
 
 
 def branches_of_one_shape(node: ir.Node, b: Builder) -> None:
     then, other = (attr.as_graph() for attr in (node.attributes["then_branch"], node.attributes["else_branch"]))
-    if not all(reading.same_shape(x, y) for x, y in zip(then.outputs, other.outputs, strict=True)):
+    if not all(node_reader.same_shape(x, y) for x, y in zip(then.outputs, other.outputs, strict=True)):
         raise Refusal("branches not known to have one shape came in opset 11")
 
 
 def scan_axes_from_front(node: ir.Node, b: Builder) -> None:
-    axes = [a for name in ("scan_input_axes", "scan_output_axes") for a in reading.integers(node, name) or []]
+    axes = [a for name in ("scan_input_axes", "scan_output_axes") for a in node_reader.integers(node, name) or []]
     if any(axis < 0 for axis in axes):
         raise Refusal("axes counted from the back came in opset 11")
 

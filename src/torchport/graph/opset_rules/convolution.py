@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from torchport.graph.opset_rules import reading
-from torchport.graph.opset_rules.builder import Builder, Rules
-from torchport.graph.opset_rules.reading import Refusal
+from torchport.irtools import node_reader
+from torchport.irtools.builder import Builder, Rules
+from torchport.irtools.node_reader import Refusal
 
 
 def explicit_pads(node: ir.Node, b: Builder) -> None:
-    if reading.text(node, "auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
+    if node_reader.text(node, "auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
         raise Refusal("the meaning of auto_pad changed in opset 11")
-    if reading.attribute(node, "output_shape") is not None:
+    if node_reader.attribute(node, "output_shape") is not None:
         raise Refusal("the meaning of output_shape changed in opset 11")
 
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from torchport.graph.opset_rules import reading
-from torchport.graph.opset_rules.builder import Builder, Rules
+from torchport.irtools import node_reader
+from torchport.irtools.builder import Builder, Rules
 
 
 def carried_sum(node: ir.Node, b: Builder) -> list[ir.Value]:
     """s' = s + x_t; the output is s' (or s when exclusive); reversed, the axis is read and written from its end."""
-    x = reading.required(node, 0)
-    rank = reading.rank(x)
-    given = reading.constant_ints(reading.required(node, 1), "its axis")
-    axis = reading.non_negative(given, rank)[0]
-    backwards = reading.integer(node, "reverse", 0)
+    x = node_reader.required(node, 0)
+    rank = node_reader.rank(x)
+    given = node_reader.constant_ints(node_reader.required(node, 1), "its axis")
+    axis = node_reader.non_negative(given, rank)[0]
+    backwards = node_reader.integer(node, "reverse", 0)
     start = _zeros(x, axis, b)
-    body = _body(x, reading.integer(node, "exclusive", 0), b, rank - 1)
+    body = _body(x, node_reader.integer(node, "exclusive", 0), b, rank - 1)
     scan = ir.node(
         "Scan",
         [start, x],
@@ -38,9 +38,9 @@ def carried_sum(node: ir.Node, b: Builder) -> list[ir.Value]:
 
 
 def _zeros(x: ir.Value, axis: int, b: Builder) -> ir.Value:
-    sizes = [b.size(x, i) for i in range(reading.rank(x)) if i != axis]
+    sizes = [b.size(x, i) for i in range(node_reader.rank(x)) if i != axis]
     shape = b.op("Concat", *sizes, axis=0) if sizes else b.ints([])
-    fill = np.zeros(1, dtype=reading.dtype(x).numpy())
+    fill = np.zeros(1, dtype=node_reader.dtype(x).numpy())
     return b.op("ConstantOfShape", shape, value=ir.tensor(fill))
 
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from torchport.graph.opset_rules import reading
-from torchport.graph.opset_rules.builder import Builder, Rules
-from torchport.graph.opset_rules.reading import Refusal
+from torchport.irtools import node_reader
+from torchport.irtools.builder import Builder, Rules
+from torchport.irtools.node_reader import Refusal
 
 
 def column_row_depth(node: ir.Node, b: Builder) -> list[ir.Value] | None:
     """(N, C, H, W) as (N, C/s², s, s, H, W), turned to (N, C/s², H, s, W, s), read as (N, C/s², H·s, W·s)."""
-    if reading.text(node, "mode", "DCR") == "DCR":
+    if node_reader.text(node, "mode", "DCR") == "DCR":
         return None
-    x, s = reading.required(node, 0), reading.integer(node, "blocksize", 1)
-    channels = reading.static_dim(x, 1)
+    x, s = node_reader.required(node, 0), node_reader.integer(node, "blocksize", 1)
+    channels = node_reader.static_dim(x, 1)
     if channels is None:
         raise Refusal("mode 'CRD' came in opset 11, and the number of channels is not known")
     n, h, w = (b.size(x, axis) for axis in (0, 2, 3))

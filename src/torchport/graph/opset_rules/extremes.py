@@ -6,9 +6,9 @@ import functools
 
 import onnx_ir as ir
 
-from torchport.graph.opset_rules import reading
-from torchport.graph.opset_rules.builder import Builder, Rules
-from torchport.graph.opset_rules.reading import Refusal
+from torchport.irtools import node_reader
+from torchport.irtools.builder import Builder, Rules
+from torchport.irtools.node_reader import Refusal
 
 
 def larger(b: Builder, x: ir.Value, y: ir.Value) -> ir.Value:
@@ -21,8 +21,8 @@ def smaller(b: Builder, x: ir.Value, y: ir.Value) -> ir.Value:
 
 
 def integers_by_choice(node: ir.Node, b: Builder) -> list[ir.Value] | None:
-    values = [reading.required(node, i) for i in range(len(node.inputs))]
-    if reading.dtype(values[0]) in reading.FLOATS:
+    values = [node_reader.required(node, i) for i in range(len(node.inputs))]
+    if node_reader.dtype(values[0]) in node_reader.FLOATS:
         return None
     choose = larger if node.op_type == "Max" else smaller
     return [b.op("Identity", functools.reduce(functools.partial(choose, b), values))]
@@ -30,8 +30,8 @@ def integers_by_choice(node: ir.Node, b: Builder) -> list[ir.Value] | None:
 
 def without_broadcast(node: ir.Node, b: Builder) -> list[ir.Value] | None:
     """Below 8 all inputs have one shape. A sum of other shapes is a chain of Add, which broadcasts since 7."""
-    values = [reading.required(node, i) for i in range(len(node.inputs))]
-    if len(values) == 1 or all(reading.same_shape(values[0], v) for v in values[1:]):
+    values = [node_reader.required(node, i) for i in range(len(node.inputs))]
+    if len(values) == 1 or all(node_reader.same_shape(values[0], v) for v in values[1:]):
         return None
     if node.op_type in ("Max", "Min"):
         raise Refusal("its inputs are not known to have one shape, and it broadcasts only since opset 8")

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from torchport.graph.opset_rules import reading
-from torchport.graph.opset_rules.builder import Builder, Rules
-from torchport.graph.opset_rules.reading import Refusal
+from torchport.irtools import node_reader
+from torchport.irtools.builder import Builder, Rules
+from torchport.irtools.node_reader import Refusal
 
 
 def integers_only(node: ir.Node, b: Builder) -> None:
-    if not reading.integer(node, "fmod", 0) and reading.dtype(reading.required(node, 0)) in reading.FLOATS:
+    if (
+        not node_reader.integer(node, "fmod", 0)
+        and node_reader.dtype(node_reader.required(node, 0)) in node_reader.FLOATS
+    ):
         raise Refusal("fmod=0 of floats came in opset 28")
 
 

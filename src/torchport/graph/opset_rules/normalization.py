@@ -8,76 +8,76 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from torchport.graph.opset_rules import reading
-from torchport.graph.opset_rules.builder import Builder, Rules
-from torchport.graph.opset_rules.reading import Refusal
+from torchport.irtools import node_reader
+from torchport.irtools.builder import Builder, Rules
+from torchport.irtools.node_reader import Refusal
 
 
 def layer_normalization(node: ir.Node, b: Builder) -> list[ir.Value | None]:
     """y = (x - m) / sqrt(v + epsilon) · scale + bias, with m and v over all axes from ``axis`` on."""
-    x, scale, bias = reading.required(node, 0), reading.required(node, 1), reading.input_at(node, 2)
-    axis = reading.integer(node, "axis", -1)
-    axes = list(range(axis, 0)) if axis < 0 else list(range(axis, reading.rank(x)))
+    x, scale, bias = node_reader.required(node, 0), node_reader.required(node, 1), node_reader.input_at(node, 2)
+    axis = node_reader.integer(node, "axis", -1)
+    axes = list(range(axis, 0)) if axis < 0 else list(range(axis, node_reader.rank(x)))
     wide = _stashed(node, x, b)
     mean, deviation, centered = _moments(node, wide, axes, b)
-    y = b.op("Mul", b.cast(b.op("Div", centered, deviation), reading.dtype(x)), scale)
+    y = b.op("Mul", b.cast(b.op("Div", centered, deviation), node_reader.dtype(x)), scale)
     y = y if bias is None else b.op("Add", y, bias)
-    inverse = b.op("Reciprocal", deviation) if reading.is_used(node, 2) else None
+    inverse = b.op("Reciprocal", deviation) if node_reader.is_used(node, 2) else None
     return [y, *(_as_declared(node, i, v, b) for i, v in ((1, mean), (2, inverse)))][: len(node.outputs)]
 
 
 def group_normalization(node: ir.Node, b: Builder) -> list[ir.Value]:
     """As above over each group: x is seen as (N, groups, rest), the moments are over the rest."""
-    x, scale, bias = (reading.required(node, i) for i in range(3))
-    rank, groups = reading.rank(x), reading.integer(node, "num_groups", 1)
+    x, scale, bias = (node_reader.required(node, i) for i in range(3))
+    rank, groups = node_reader.rank(x), node_reader.integer(node, "num_groups", 1)
     wide = _stashed(node, x, b)
     _, deviation, centered = _moments(node, b.op("Reshape", wide, b.ints([0, groups, -1])), [2], b)
     normal = b.op("Reshape", b.op("Div", centered, deviation), b.op("Shape", x))
     per_channel = list(range(1, rank - 1))
     factor = b.unsqueeze(scale, per_channel) if per_channel else scale
     shift = b.unsqueeze(bias, per_channel) if per_channel else bias
-    return [b.op("Add", b.op("Mul", b.cast(normal, reading.dtype(x)), factor), shift)]
+    return [b.op("Add", b.op("Mul", b.cast(normal, node_reader.dtype(x)), factor), shift)]
 
 
 def rms_normalization(node: ir.Node, b: Builder) -> list[ir.Value]:
     """y = x / sqrt(E[x²] + epsilon) · scale, with the mean over all axes from ``axis`` on."""
-    x, scale = reading.required(node, 0), reading.required(node, 1)
-    axis = reading.integer(node, "axis", -1)
-    axes = list(range(axis, 0)) if axis < 0 else list(range(axis, reading.rank(x)))
+    x, scale = node_reader.required(node, 0), node_reader.required(node, 1)
+    axis = node_reader.integer(node, "axis", -1)
+    axes = list(range(axis, 0)) if axis < 0 else list(range(axis, node_reader.rank(x)))
     wide = _stashed(node, x, b)
     mean = b.reduce("ReduceMean", b.op("Mul", wide, wide), axes)
-    size = b.op("Sqrt", b.op("Add", mean, b.scalar_like(reading.real(node, "epsilon", 1e-5), wide)))
-    return [b.op("Mul", b.cast(b.op("Div", wide, size), reading.dtype(x)), scale)]
+    size = b.op("Sqrt", b.op("Add", mean, b.scalar_like(node_reader.real(node, "epsilon", 1e-5), wide)))
+    return [b.op("Mul", b.cast(b.op("Div", wide, size), node_reader.dtype(x)), scale)]
 
 
 def _stashed(node: ir.Node, x: ir.Value, b: Builder) -> ir.Value:
     """x in the precision the moments are taken in; float64 is not narrowed, as engines do not narrow it either."""
-    if reading.dtype(x) == ir.DataType.DOUBLE:
+    if node_reader.dtype(x) == ir.DataType.DOUBLE:
         return x
-    return b.cast(x, ir.DataType(reading.integer(node, "stash_type", int(ir.DataType.FLOAT))))
+    return b.cast(x, ir.DataType(node_reader.integer(node, "stash_type", int(ir.DataType.FLOAT))))
 
 
 def _moments(node: ir.Node, x: ir.Value, axes: list[int], b: Builder) -> tuple[ir.Value, ir.Value, ir.Value]:
     mean = b.reduce("ReduceMean", x, axes)
     centered = b.op("Sub", x, mean)
     variance = b.reduce("ReduceMean", b.op("Mul", centered, centered), axes)
-    epsilon = b.scalar_like(reading.real(node, "epsilon", 1e-5), x)
+    epsilon = b.scalar_like(node_reader.real(node, "epsilon", 1e-5), x)
     return mean, b.op("Sqrt", b.op("Add", variance, epsilon)), centered
 
 
 def _as_declared(node: ir.Node, index: int, value: ir.Value | None, b: Builder) -> ir.Value | None:
-    if value is None or not reading.is_used(node, index):
+    if value is None or not node_reader.is_used(node, index):
         return None
-    return b.cast(value, reading.dtype(node.outputs[index]))
+    return b.cast(value, node_reader.dtype(node.outputs[index]))
 
 
 def scale_for_each_channel(node: ir.Node, b: Builder) -> list[ir.Value]:
     """In 18 scale and bias were for each group; since 21 for each channel, so each is repeated C / groups times."""
-    x, scale, bias = (reading.required(node, i) for i in range(3))
-    groups, channels = reading.integer(node, "num_groups", 1), reading.static_dim(x, 1)
+    x, scale, bias = (node_reader.required(node, i) for i in range(3))
+    groups, channels = node_reader.integer(node, "num_groups", 1), node_reader.static_dim(x, 1)
     if channels is None:
         raise Refusal("the number of channels is not known")
-    given = {"epsilon": reading.real(node, "epsilon", 1e-5), "num_groups": groups}
+    given = {"epsilon": node_reader.real(node, "epsilon", 1e-5), "num_groups": groups}
     both = [_repeated(value, channels // groups, b) for value in (scale, bias)]
     return [b.op("GroupNormalization", x, *both, **given)]
 

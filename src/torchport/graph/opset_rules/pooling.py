@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from torchport.graph.opset_rules import reading
-from torchport.graph.opset_rules.builder import Builder, Rules
-from torchport.graph.opset_rules.reading import Refusal
+from torchport.irtools import node_reader
+from torchport.irtools.builder import Builder, Rules
+from torchport.irtools.node_reader import Refusal
 
 
 def windows_start_inside(node: ir.Node, b: Builder) -> None:
@@ -15,13 +15,13 @@ def windows_start_inside(node: ir.Node, b: Builder) -> None:
     With ``ceil_mode`` the last window starts at most at size + begin + end - kernel + stride - 1; it is inside when
     end + stride <= kernel, whatever the size.
     """
-    if not reading.integer(node, "ceil_mode", 0) or reading.text(node, "auto_pad", "NOTSET") == "VALID":
+    if not node_reader.integer(node, "ceil_mode", 0) or node_reader.text(node, "auto_pad", "NOTSET") == "VALID":
         return
-    kernel = reading.integers(node, "kernel_shape") or []
+    kernel = node_reader.integers(node, "kernel_shape") or []
     count = len(kernel)
-    strides = reading.integers(node, "strides") or [1] * count
-    dilations = reading.integers(node, "dilations") or [1] * count
-    ends = (reading.integers(node, "pads") or [0] * 2 * count)[count:]
+    strides = node_reader.integers(node, "strides") or [1] * count
+    dilations = node_reader.integers(node, "dilations") or [1] * count
+    ends = (node_reader.integers(node, "pads") or [0] * 2 * count)[count:]
     reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
     if any(end + stride > k for end, stride, k in zip(ends, strides, reach, strict=True)):
         raise Refusal("ceil_mode may put a window into the right padding, which opset 22 settled")
@@ -30,12 +30,12 @@ def windows_start_inside(node: ir.Node, b: Builder) -> None:
 def settled_average(node: ir.Node, b: Builder) -> None:
     """Dilation came in 19, and with it the count of what a window past the edge is divided by."""
     no_dilation(node, b)
-    if reading.integer(node, "ceil_mode", 0) and reading.integer(node, "count_include_pad", 0):
+    if node_reader.integer(node, "ceil_mode", 0) and node_reader.integer(node, "count_include_pad", 0):
         raise Refusal("ceil_mode with count_include_pad was settled in opset 19")
 
 
 def no_dilation(node: ir.Node, b: Builder) -> None:
-    if any(d != 1 for d in reading.integers(node, "dilations") or []):
+    if any(d != 1 for d in node_reader.integers(node, "dilations") or []):
         raise Refusal("its dilations came in a later opset")
     node.attributes.pop("dilations", None)
 
@@ -47,21 +47,21 @@ def floor_only(node: ir.Node, b: Builder) -> None:
     What is padded counts for nothing, in a maximum or in an average that leaves padding out.
     """
     no_dilation(node, b)
-    if reading.integer(node, "ceil_mode", 0):
+    if node_reader.integer(node, "ceil_mode", 0):
         _pad_instead(node)
     node.attributes.pop("ceil_mode", None)
 
 
 def _pad_instead(node: ir.Node) -> None:
-    kernel, dims = reading.integers(node, "kernel_shape") or [], reading.required(node, 0).shape
-    explicit = reading.text(node, "auto_pad", "NOTSET") == "NOTSET"
+    kernel, dims = node_reader.integers(node, "kernel_shape") or [], node_reader.required(node, 0).shape
+    explicit = node_reader.text(node, "auto_pad", "NOTSET") == "NOTSET"
     sizes = [d for d in dims[2:] if isinstance(d, int)] if dims is not None else []
-    counts = node.op_type == "LpPool" or reading.integer(node, "count_include_pad", 0)
+    counts = node.op_type == "LpPool" or node_reader.integer(node, "count_include_pad", 0)
     if not explicit or counts or len(sizes) != len(kernel):
         raise Refusal("ceil_mode=1 came in a later opset, and the sizes of its input are not known")
     count = len(kernel)
-    strides = reading.integers(node, "strides") or [1] * count
-    pads = reading.integers(node, "pads") or [0] * 2 * count
+    strides = node_reader.integers(node, "strides") or [1] * count
+    pads = node_reader.integers(node, "pads") or [0] * 2 * count
     for i, (size, k, stride) in enumerate(zip(sizes, kernel, strides, strict=True)):
         steps = -(-(size + pads[i] + pads[count + i] - k) // stride)
         pads[count + i] = max(pads[count + i], steps * stride + k - size - pads[i])

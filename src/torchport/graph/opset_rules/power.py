@@ -5,19 +5,19 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from torchport.graph.opset_rules import reading
-from torchport.graph.opset_rules.builder import Builder, Rules
-from torchport.graph.opset_rules.reading import Refusal
+from torchport.irtools import node_reader
+from torchport.irtools.builder import Builder, Rules
+from torchport.irtools.node_reader import Refusal
 
 
 def exponent_of_same_type(node: ir.Node, b: Builder) -> list[ir.Value] | None:
-    base, exponent = reading.required(node, 0), reading.required(node, 1)
-    kind, other = reading.dtype(base), reading.dtype(exponent)
-    if kind not in reading.FLOATS:
+    base, exponent = node_reader.required(node, 0), node_reader.required(node, 1)
+    kind, other = node_reader.dtype(base), node_reader.dtype(exponent)
+    if kind not in node_reader.FLOATS:
         raise Refusal("powers of integers came in opset 12")
     if kind == other:
         return None
-    known = reading.constant(exponent)
+    known = node_reader.constant(exponent)
     if known is not None:
         cast = known.astype(kind.numpy())
         if not np.array_equal(cast.astype(np.float64), known.astype(np.float64), equal_nan=True):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from torchport.graph.opset_rules import reading
-from torchport.graph.opset_rules.builder import Builder, Rules
-from torchport.graph.opset_rules.reading import Refusal
+from torchport.irtools import node_reader
+from torchport.irtools.builder import Builder, Rules
+from torchport.irtools.node_reader import Refusal
 
 _WHOLE = (ir.DataType.INT16, ir.DataType.INT32, ir.DataType.INT64)
 
@@ -23,12 +23,12 @@ def count_the_places(node: ir.Node, b: Builder) -> list[ir.Value]:
     [0, 1, ..n-1] are the places of the non-zeros among n ones. Only for integers, where every step is exact, and
     a constant step, whose sign is known.
     """
-    start, limit, delta = (reading.required(node, i) for i in range(3))
-    kind = reading.dtype(start)
+    start, limit, delta = (node_reader.required(node, i) for i in range(3))
+    kind = node_reader.dtype(start)
     if kind not in _WHOLE:
         raise Refusal(f"it came in opset 11, and of {kind.name.lower()} it cannot be rewritten exactly")
-    step = reading.constant_ints(delta, "its step")[0]
-    known = [reading.constant(start), reading.constant(limit)]
+    step = node_reader.constant_ints(delta, "its step")[0]
+    known = [node_reader.constant(start), node_reader.constant(limit)]
     if known[0] is not None and known[1] is not None:
         return [b.constant(np.arange(int(known[0]), int(known[1]), step), kind.numpy())]
     first, last = (b.cast(v, ir.DataType.INT64) for v in (start, limit))

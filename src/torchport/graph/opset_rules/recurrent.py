@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from torchport.graph.opset_rules import reading
-from torchport.graph.opset_rules.builder import Builder, Rules
+from torchport.irtools import node_reader
+from torchport.irtools.builder import Builder, Rules
 
 _STATES = (5, 6)  # initial_h, and initial_c of the LSTM
 
 
 def sequence_first(node: ir.Node, b: Builder) -> list[ir.Value | None] | None:
     """X and the states swap batch with their first axis; Y goes from (S, D, B, H) to (B, S, D, H)."""
-    if not reading.integer(node, "layout", 0):
+    if not node_reader.integer(node, "layout", 0):
         node.attributes.pop("layout", None)
         return None
     inputs = list(node.inputs)
     for index in (0, *_STATES):
-        value = reading.input_at(node, index)
+        value = node_reader.input_at(node, index)
         if value is not None:
             inputs[index] = b.op("Transpose", value, perm=[1, 0, 2])
     given = {n: a.value for n, a in node.attributes.items() if n != "layout" and not a.is_ref()}

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from torchport.graph.opset_rules import reading
-from torchport.graph.opset_rules.builder import Builder, Rules
 from torchport.graph.opset_rules.extremes import larger, smaller
-from torchport.graph.opset_rules.reading import Refusal
+from torchport.irtools import node_reader
+from torchport.irtools.builder import Builder, Rules
+from torchport.irtools.node_reader import Refusal
 
 _OTHERS = (
     "ReduceL1",
@@ -31,12 +31,12 @@ def axes_to_attribute(node: ir.Node, b: Builder) -> list[ir.Value]:
     No axes mean all of them, unless ``noop_with_empty_axes`` is set: then nothing is reduced, which is the
     identity for sums, means, products and extremes.
     """
-    x, given = reading.required(node, 0), reading.input_at(node, 1)
-    axes = reading.constant_ints(given, "the list of axes") if given is not None else []
-    keepdims = reading.integer(node, "keepdims", 1)
+    x, given = node_reader.required(node, 0), node_reader.input_at(node, 1)
+    axes = node_reader.constant_ints(given, "the list of axes") if given is not None else []
+    keepdims = node_reader.integer(node, "keepdims", 1)
     if axes:
         return [b.op(node.op_type, x, axes=axes, keepdims=keepdims)]
-    if not reading.integer(node, "noop_with_empty_axes", 0):
+    if not node_reader.integer(node, "noop_with_empty_axes", 0):
         return [b.op(node.op_type, x, keepdims=keepdims)]
     if node.op_type not in _UNCHANGED_BY_NOTHING:
         raise Refusal("reducing over no axes cannot be written with an attribute")
@@ -45,9 +45,9 @@ def axes_to_attribute(node: ir.Node, b: Builder) -> list[ir.Value]:
 
 def axes_to_input(node: ir.Node, b: Builder) -> list[ir.Value]:
     """``axes`` attribute to input; without any both forms reduce over all axes."""
-    axes = reading.integers(node, "axes")
-    inputs = [reading.required(node, 0)] + ([b.ints(axes)] if axes is not None else [])
-    return [b.op(node.op_type, *inputs, keepdims=reading.integer(node, "keepdims", 1))]
+    axes = node_reader.integers(node, "axes")
+    inputs = [node_reader.required(node, 0)] + ([b.ints(axes)] if axes is not None else [])
+    return [b.op(node.op_type, *inputs, keepdims=node_reader.integer(node, "keepdims", 1))]
 
 
 def extreme_of_lesser_type(node: ir.Node, b: Builder) -> list[ir.Value] | None:
@@ -55,8 +55,8 @@ def extreme_of_lesser_type(node: ir.Node, b: Builder) -> list[ir.Value] | None:
 
     Over nothing they give the least or the greatest of the dtype; int32's own are cut to the dtype at hand.
     """
-    x = reading.required(node, 0)
-    kind = reading.dtype(x)
+    x = node_reader.required(node, 0)
+    kind = node_reader.dtype(x)
     if kind not in (ir.DataType.BOOL, ir.DataType.INT8, ir.DataType.UINT8):
         return None
     given = {name: attr.value for name, attr in node.attributes.items() if not attr.is_ref()}

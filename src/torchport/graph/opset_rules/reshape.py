@@ -6,9 +6,9 @@ import numpy as np
 import onnx_ir as ir
 
 from torchport import tensors
-from torchport.graph.opset_rules import reading
-from torchport.graph.opset_rules.builder import Builder, Rules
-from torchport.graph.opset_rules.reading import Refusal
+from torchport.irtools import node_reader
+from torchport.irtools.builder import Builder, Rules
+from torchport.irtools.node_reader import Refusal
 
 
 def zero_by_inference(node: ir.Node, b: Builder) -> list[ir.Value] | None:
@@ -17,10 +17,10 @@ def zero_by_inference(node: ir.Node, b: Builder) -> list[ir.Value] | None:
     PyTorch's exporter sets ``allowzero`` on nearly every Reshape, so shapes computed at run time are carried over
     as well: ``shape - (shape == 0)`` turns a 0 into -1. Two zeros at once would be two -1, which engines refuse.
     """
-    if not reading.integer(node, "allowzero", 0):
+    if not node_reader.integer(node, "allowzero", 0):
         return None
-    x, shape = reading.required(node, 0), reading.required(node, 1)
-    known = reading.constant(shape)
+    x, shape = node_reader.required(node, 0), node_reader.required(node, 1)
+    known = node_reader.constant(shape)
     if known is not None:
         return [b.op("Reshape", x, _constant_shape(known, shape, b))]
     zero = b.cast(b.op("Equal", shape, b.ints([0])), ir.DataType.INT64)

@@ -17,10 +17,10 @@ import math
 import numpy as np
 import onnx_ir as ir
 
-from torchport.graph.opset_rules import reading
-from torchport.graph.opset_rules.builder import Builder, Rules
 from torchport.graph.opset_rules.pad import pick
-from torchport.graph.opset_rules.reading import Refusal
+from torchport.irtools import node_reader
+from torchport.irtools.builder import Builder, Rules
+from torchport.irtools.node_reader import Refusal
 
 _KEPT = (
     "coordinate_transformation_mode",
@@ -34,25 +34,25 @@ _ENLARGES = "torchport.opset.enlarges"  # Upsample never shrinks; Resize, which 
 
 
 def _kept(node: ir.Node) -> dict[str, object]:
-    return {name: reading.attribute(node, name) for name in _KEPT}
+    return {name: node_reader.attribute(node, name) for name in _KEPT}
 
 
 def not_symmetric(node: ir.Node, b: Builder) -> None:
-    if reading.text(node, "coordinate_transformation_mode", "half_pixel") == "half_pixel_symmetric":
+    if node_reader.text(node, "coordinate_transformation_mode", "half_pixel") == "half_pixel_symmetric":
         raise Refusal("half_pixel_symmetric came in opset 19")
 
 
 def all_axes(node: ir.Node, b: Builder) -> list[ir.Value]:
     """Scales of some axes become scales of all, 1 for the others; sizes likewise, with the input's own."""
-    if reading.integer(node, "antialias", 0):
+    if node_reader.integer(node, "antialias", 0):
         raise Refusal("antialias came in opset 18")
-    x, roi, scales, sizes = (reading.input_at(node, i) for i in range(4))
-    if sizes is not None and reading.text(node, "keep_aspect_ratio_policy", "stretch") != "stretch":
+    x, roi, scales, sizes = (node_reader.input_at(node, i) for i in range(4))
+    if sizes is not None and node_reader.text(node, "keep_aspect_ratio_policy", "stretch") != "stretch":
         raise Refusal("keep_aspect_ratio_policy came in opset 18")
-    axes = reading.integers(node, "axes")
+    axes = node_reader.integers(node, "axes")
     if axes is not None and x is not None:
-        axes = reading.non_negative(axes, reading.rank(x))
-        scales = scales and _spread(b, scales, b.constant([1.0], np.float32), axes, reading.rank(x))
+        axes = node_reader.non_negative(axes, node_reader.rank(x))
+        scales = scales and _spread(b, scales, b.constant([1.0], np.float32), axes, node_reader.rank(x))
         sizes = sizes and _spread_sizes(b, sizes, x, axes)
         _refuse_region(node)
         roi = None
@@ -64,20 +64,20 @@ def _spread(b: Builder, values: ir.Value, rest: ir.Value, axes: list[int], rank:
 
 
 def _spread_sizes(b: Builder, sizes: ir.Value, x: ir.Value, axes: list[int]) -> ir.Value:
-    known = reading.static_dims(x)
+    known = node_reader.static_dims(x)
     own = b.ints(known) if known is not None else b.op("Shape", x)
-    places = [axes.index(i) if i in axes else len(axes) + i for i in range(reading.rank(x))]
+    places = [axes.index(i) if i in axes else len(axes) + i for i in range(node_reader.rank(x))]
     return pick(b, sizes, own, places)
 
 
 def _refuse_region(node: ir.Node) -> None:
-    if reading.text(node, "coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize":
+    if node_reader.text(node, "coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize":
         raise Refusal("a region of some axes came in opset 18")
 
 
 def nothing_left_out(node: ir.Node, b: Builder) -> list[ir.Value]:
     """Before 13 empty tensors stand for what is left out."""
-    x, roi, scales, sizes = (reading.input_at(node, i) for i in range(4))
+    x, roi, scales, sizes = (node_reader.input_at(node, i) for i in range(4))
     roi = b.constant([], np.float32) if roi is None else roi
     scales = b.constant([], np.float32) if scales is None else scales
     return [b.op("Resize", x, roi, scales, *([] if sizes is None else [sizes]), **_kept(node))]
@@ -85,9 +85,9 @@ def nothing_left_out(node: ir.Node, b: Builder) -> list[ir.Value]:
 
 def one_way_to_sample(node: ir.Node, b: Builder) -> list[ir.Value]:
     """Since 11 to before: asymmetric sampling, or any that picks the same elements."""
-    x = reading.required(node, 0)
+    x = node_reader.required(node, 0)
     scales = _known_scales(node, x)
-    mode = reading.text(node, "mode", "nearest")
+    mode = node_reader.text(node, "mode", "nearest")
     if not (_is_asymmetric(node, mode) or (mode == "nearest" and _repeats(node, scales))):
         raise Refusal("its way to sample came in opset 11")
     if mode == "nearest" and not _rounds_nothing(scales):
@@ -96,18 +96,18 @@ def one_way_to_sample(node: ir.Node, b: Builder) -> list[ir.Value]:
 
 
 def _is_asymmetric(node: ir.Node, mode: str) -> bool:
-    if reading.text(node, "coordinate_transformation_mode", "half_pixel") != "asymmetric":
+    if node_reader.text(node, "coordinate_transformation_mode", "half_pixel") != "asymmetric":
         return False
     return mode == "linear" or (mode == "nearest" and _rounding(node) == "floor")
 
 
 def _rounding(node: ir.Node) -> str:
-    return reading.text(node, "nearest_mode", "round_prefer_floor")
+    return node_reader.text(node, "nearest_mode", "round_prefer_floor")
 
 
 def _repeats(node: ir.Node, scales: list[float]) -> bool:
     """With a whole scale s the half-pixel coordinate of s·k + r is k + (r + 0.5)/s - 0.5, nearest to k."""
-    way = reading.text(node, "coordinate_transformation_mode", "half_pixel")
+    way = node_reader.text(node, "coordinate_transformation_mode", "half_pixel")
     return (
         way == "half_pixel" and _rounding(node).startswith("round") and all(s >= 1 and s.is_integer() for s in scales)
     )
@@ -118,12 +118,12 @@ def _rounds_nothing(scales: list[float]) -> bool:
 
 
 def _known_scales(node: ir.Node, x: ir.Value) -> list[float]:
-    scales, sizes = reading.constant(reading.input_at(node, 2)), reading.input_at(node, 3)
+    scales, sizes = node_reader.constant(node_reader.input_at(node, 2)), node_reader.input_at(node, 3)
     if scales is not None and scales.size:
         return [float(s) for s in scales]
     if sizes is None:
         raise Refusal("its scales are computed at run time")
-    wanted, have = reading.constant_ints(sizes, "the list of sizes"), reading.static_dims(x)
+    wanted, have = node_reader.constant_ints(sizes, "the list of sizes"), node_reader.static_dims(x)
     if have is None or not all(have):
         raise Refusal("the sizes of its input are not known")
     found = [float(np.float32(w / h)) for w, h in zip(wanted, have, strict=True)]
@@ -133,35 +133,35 @@ def _known_scales(node: ir.Node, x: ir.Value) -> list[float]:
 
 
 def as_upsample(node: ir.Node, b: Builder) -> list[ir.Value]:
-    x, scales = reading.required(node, 0), reading.required(node, 1)
-    known = reading.constant(scales)
+    x, scales = node_reader.required(node, 0), node_reader.required(node, 1)
+    known = node_reader.constant(scales)
     if known is None or known.min(initial=1) < 1:
         raise Refusal("scales not known to be 1 or more came in opset 10")
-    return [b.op("Upsample", x, scales, mode=reading.text(node, "mode", "nearest"))]
+    return [b.op("Upsample", x, scales, mode=node_reader.text(node, "mode", "nearest"))]
 
 
 def scales_to_attribute(node: ir.Node, b: Builder) -> list[ir.Value]:
-    known = reading.constant(reading.required(node, 1))
+    known = node_reader.constant(node_reader.required(node, 1))
     if known is None:
         raise Refusal("its scales are computed at run time")
-    mode = reading.text(node, "mode", "nearest")
-    return [b.op("Upsample", reading.required(node, 0), mode=mode, scales=[float(s) for s in known])]
+    mode = node_reader.text(node, "mode", "nearest")
+    return [b.op("Upsample", node_reader.required(node, 0), mode=mode, scales=[float(s) for s in known])]
 
 
 def scales_to_input(node: ir.Node, b: Builder) -> list[ir.Value]:
-    scales = b.constant(reading.attribute(node, "scales"), np.float32)
-    return [b.op("Upsample", reading.required(node, 0), scales, mode=reading.text(node, "mode", "nearest"))]
+    scales = b.constant(node_reader.attribute(node, "scales"), np.float32)
+    return [b.op("Upsample", node_reader.required(node, 0), scales, mode=node_reader.text(node, "mode", "nearest"))]
 
 
 def upsample_as_resize(node: ir.Node, b: Builder) -> list[ir.Value]:
-    y = b.op("Resize", *node.inputs, mode=reading.text(node, "mode", "nearest"))
+    y = b.op("Resize", *node.inputs, mode=node_reader.text(node, "mode", "nearest"))
     b.nodes[-1].meta[_ENLARGES] = True
     return [y]
 
 
 def say_how_to_sample(node: ir.Node, b: Builder) -> list[ir.Value]:
-    x, scales = reading.required(node, 0), reading.required(node, 1)
-    mode, known = reading.text(node, "mode", "nearest"), reading.constant(scales)
+    x, scales = node_reader.required(node, 0), node_reader.required(node, 1)
+    mode, known = node_reader.text(node, "mode", "nearest"), node_reader.constant(scales)
     whole = known is not None and _rounds_nothing([float(s) for s in known])
     if mode == "nearest" and not whole and not node.meta.get(_ENLARGES):
         raise Refusal("rounding when shrinking was settled in opset 11")
@@ -172,12 +172,12 @@ def say_how_to_sample(node: ir.Node, b: Builder) -> list[ir.Value]:
 
 def no_dropped_mode(node: ir.Node, b: Builder) -> list[ir.Value] | None:
     """One mode went in 13; and since, scales are left out, not empty, when there are sizes."""
-    if reading.text(node, "coordinate_transformation_mode", "half_pixel") == "tf_half_pixel_for_nn":
+    if node_reader.text(node, "coordinate_transformation_mode", "half_pixel") == "tf_half_pixel_for_nn":
         raise Refusal("tf_half_pixel_for_nn went in opset 13")
-    sizes = reading.input_at(node, 3)
+    sizes = node_reader.input_at(node, 3)
     if sizes is None:
         return None
-    return [b.op("Resize", reading.required(node, 0), reading.input_at(node, 1), None, sizes, **_kept(node))]
+    return [b.op("Resize", node_reader.required(node, 0), node_reader.input_at(node, 1), None, sizes, **_kept(node))]
 
 
 DOWN: Rules = {

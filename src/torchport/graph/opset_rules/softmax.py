@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from torchport.graph.opset_rules import reading
-from torchport.graph.opset_rules.builder import Builder, Rules
-from torchport.graph.opset_rules.reading import Refusal
+from torchport.irtools import node_reader
+from torchport.irtools.builder import Builder, Rules
+from torchport.irtools.node_reader import Refusal
 
 _OPS = ("Softmax", "LogSoftmax", "Hardmax")
 
 
 def over_flattened_tail(node: ir.Node, b: Builder) -> list[ir.Value]:
     """With the axis last, the tail is that axis alone and both mean the same; otherwise it is swapped there."""
-    x = reading.required(node, 0)
-    rank = reading.rank(x)
-    axis = reading.non_negative([reading.integer(node, "axis", -1)], rank)[0]
+    x = node_reader.required(node, 0)
+    rank = node_reader.rank(x)
+    axis = node_reader.non_negative([node_reader.integer(node, "axis", -1)], rank)[0]
     if rank == 0:
         raise Refusal("its input is a scalar")
     if axis == rank - 1:
@@ -28,7 +28,7 @@ def over_flattened_tail(node: ir.Node, b: Builder) -> list[ir.Value]:
 
 def over_one_axis(node: ir.Node, b: Builder) -> list[ir.Value]:
     """The flattened tail is one axis after Flatten; the shape is put back afterwards."""
-    x, axis = reading.required(node, 0), reading.integer(node, "axis", 1)
+    x, axis = node_reader.required(node, 0), node_reader.integer(node, "axis", 1)
     if x.shape is not None and axis in (-1, len(x.shape) - 1):
         return [b.op(node.op_type, x, axis=-1)]
     rows = b.op("Flatten", x, axis=axis)

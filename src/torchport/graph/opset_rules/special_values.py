@@ -5,22 +5,22 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from torchport.graph.opset_rules import reading
-from torchport.graph.opset_rules.builder import Builder, Rules
+from torchport.irtools import node_reader
+from torchport.irtools.builder import Builder, Rules
 
 
 def is_nan(node: ir.Node, b: Builder) -> list[ir.Value]:
     """Every number is below 1 or above 0; NaN alone is neither."""
-    x = reading.required(node, 0)
+    x = node_reader.required(node, 0)
     below, above = b.op("Less", x, b.scalar_like(1, x)), b.op("Greater", x, b.scalar_like(0, x))
     return [b.op("Not", b.op("Or", below, above))]
 
 
 def is_inf(node: ir.Node, b: Builder) -> list[ir.Value]:
     """Infinite is beyond the largest finite number."""
-    x = reading.required(node, 0)
-    largest = float(np.finfo(reading.dtype(x).numpy()).max)
-    up, down = reading.integer(node, "detect_positive", 1), reading.integer(node, "detect_negative", 1)
+    x = node_reader.required(node, 0)
+    largest = float(np.finfo(node_reader.dtype(x).numpy()).max)
+    up, down = node_reader.integer(node, "detect_positive", 1), node_reader.integer(node, "detect_negative", 1)
     above = b.op("Greater", x, b.scalar_like(largest, x))
     below = b.op("Less", x, b.scalar_like(-largest, x))
     if up and down:
@@ -32,8 +32,8 @@ def is_inf(node: ir.Node, b: Builder) -> list[ir.Value]:
 
 def sign(node: ir.Node, b: Builder) -> list[ir.Value]:
     """(x > 0) - (x < 0)."""
-    x = reading.required(node, 0)
-    kind, zero = reading.dtype(x), b.scalar_like(0, x)
+    x = node_reader.required(node, 0)
+    kind, zero = node_reader.dtype(x), b.scalar_like(0, x)
     above, below = b.op("Greater", x, zero), b.op("Less", x, zero)
     return [b.op("Sub", b.cast(above, kind), b.cast(below, kind))]
 
@@ -43,7 +43,7 @@ def half_to_even(node: ir.Node, b: Builder) -> list[ir.Value]:
 
     Infinities have d = NaN, for which no comparison holds, and 2·ceil(inf / 2) = inf.
     """
-    x = reading.required(node, 0)
+    x = node_reader.required(node, 0)
     half = b.scalar_like(0.5, x)
     floor = b.op("Floor", x)
     rest = b.op("Sub", x, floor)

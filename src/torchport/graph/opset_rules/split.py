@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from torchport.graph.opset_rules import reading
-from torchport.graph.opset_rules.builder import Builder, Rules
-from torchport.graph.opset_rules.reading import Refusal
+from torchport.irtools import node_reader
+from torchport.irtools.builder import Builder, Rules
+from torchport.irtools.node_reader import Refusal
 
 
 def parts_to_sizes(node: ir.Node, b: Builder) -> list[ir.Value] | None:
     """Before 18 parts without sizes are all equal, so sizes are written out: n-1 times ceil(d/n), and the rest."""
-    if reading.attribute(node, "num_outputs") is None:
+    if node_reader.attribute(node, "num_outputs") is None:
         return None
-    x, axis, count = reading.required(node, 0), reading.integer(node, "axis", 0), len(node.outputs)
-    size = reading.static_dim(x, axis)
+    x, axis, count = node_reader.required(node, 0), node_reader.integer(node, "axis", 0), len(node.outputs)
+    size = node_reader.static_dim(x, axis)
     if size is not None and size % count == 0:
         return list(b.ops("Split", [x], count, axis=axis))
     if size is not None:
@@ -26,30 +26,30 @@ def parts_to_sizes(node: ir.Node, b: Builder) -> list[ir.Value] | None:
 
 
 def _sizes_at_run_time(x: ir.Value, axis: int, count: int, b: Builder) -> ir.Value:
-    size = b.size(x, axis if axis >= 0 else axis + reading.rank(x))
+    size = b.size(x, axis if axis >= 0 else axis + node_reader.rank(x))
     part = b.op("Div", b.op("Add", size, b.ints([count - 1])), b.ints([count]))
     rest = b.op("Sub", size, b.op("Mul", part, b.ints([count - 1])))
     return b.op("Concat", *([part] * (count - 1)), rest, axis=0)
 
 
 def sizes_to_attribute(node: ir.Node, b: Builder) -> list[ir.Value]:
-    given = reading.input_at(node, 1)
-    sizes = reading.constant_ints(given, "the list of sizes") if given is not None else None
-    axis = reading.integer(node, "axis", 0)
-    return list(b.ops("Split", [reading.required(node, 0)], len(node.outputs), axis=axis, split=sizes))
+    given = node_reader.input_at(node, 1)
+    sizes = node_reader.constant_ints(given, "the list of sizes") if given is not None else None
+    axis = node_reader.integer(node, "axis", 0)
+    return list(b.ops("Split", [node_reader.required(node, 0)], len(node.outputs), axis=axis, split=sizes))
 
 
 def sizes_to_input(node: ir.Node, b: Builder) -> list[ir.Value]:
-    sizes = reading.integers(node, "split")
-    inputs = [reading.required(node, 0)] + ([b.ints(sizes)] if sizes is not None else [])
-    return list(b.ops("Split", inputs, len(node.outputs), axis=reading.integer(node, "axis", 0)))
+    sizes = node_reader.integers(node, "split")
+    inputs = [node_reader.required(node, 0)] + ([b.ints(sizes)] if sizes is not None else [])
+    return list(b.ops("Split", inputs, len(node.outputs), axis=node_reader.integer(node, "axis", 0)))
 
 
 def name_the_parts(node: ir.Node, b: Builder) -> list[ir.Value] | None:
     """From 18 on a Split without sizes says into how many parts; before, it had to divide evenly."""
-    if reading.input_at(node, 1) is not None:
+    if node_reader.input_at(node, 1) is not None:
         return None
-    x, axis, count = reading.required(node, 0), reading.integer(node, "axis", 0), len(node.outputs)
+    x, axis, count = node_reader.required(node, 0), node_reader.integer(node, "axis", 0), len(node.outputs)
     if count < 1:
         raise Refusal("it has no outputs")
     return list(b.ops("Split", [x], count, axis=axis, num_outputs=count))

@@ -8,16 +8,19 @@ ReduceMean, Sqrt and the rest.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
-from torchport.graph.opset_rules import folding, schemas, table
-from torchport.graph.opset_rules.builder import Builder
-from torchport.graph.opset_rules.expand import expand, has_body
-from torchport.graph.opset_rules.reading import Refusal, is_used
+from torchport.graph.opset_rules import table
 from torchport.graph.opset_rules.review import is_harmless
-from torchport.graph.opset_rules.schemas import Schema
+from torchport.irtools import evaluation, schemas
+from torchport.irtools.builder import Builder
+from torchport.irtools.function_bodies import expand, has_body
+from torchport.irtools.names import FreshNames as Names
+from torchport.irtools.node_reader import Refusal, is_used
+from torchport.irtools.schemas import Schema
+from torchport.irtools.traversal import _graphs_in
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,21 +31,6 @@ class Blocker:
     node: str
     reason: str
     opset: int
-
-
-class Names:
-    """Hands out names nothing in the model has yet."""
-
-    def __init__(self, model: ir.Model) -> None:
-        self._taken = {name for graph in graphs_of(model) for name in _names_in(graph)}
-
-    def fresh(self, wish: str) -> str:
-        name, count = wish, 0
-        while name in self._taken:
-            count += 1
-            name = f"{wish}_{count}"
-        self._taken.add(name)
-        return name
 
 
 class Steps:
@@ -67,7 +55,7 @@ class Steps:
         found = False
         for graph in _graphs_in(self._scope):
             for node in tuple(graph):
-                array = folding.known(node, opset) if _is_default(node) else None
+                array = evaluation.known(node, opset) if _is_default(node) else None
                 if array is not None:
                     with Builder(node, opset, self._names.fresh) as builder:
                         _replace(node, builder, [builder.constant(array)])
@@ -241,39 +229,3 @@ def _take_over(old: ir.Value, new: ir.Value) -> None:
 
 def _is_default(node: ir.Node) -> bool:
     return node.domain in ("", "ai.onnx")
-
-
-def _graphs_in(scope: ir.Graph | ir.Function) -> Iterator[ir.Graph | ir.Function]:
-    """The scope and all bodies inside it, the inner ones first, as they are now."""
-    for node in tuple(scope):
-        for attr in node.attributes.values():
-            for graph in _bodies(attr):
-                yield from _graphs_in(graph)
-    yield scope
-
-
-def _bodies(attr: ir.Attr) -> Iterable[ir.Graph]:
-    if attr.is_ref():
-        return ()
-    if attr.type == ir.AttributeType.GRAPH:
-        return (attr.as_graph(),)
-    return tuple(attr.as_graphs()) if attr.type == ir.AttributeType.GRAPHS else ()
-
-
-def graphs_of(model: ir.Model) -> Iterator[ir.Graph | ir.Function]:
-    """Every graph of the model: the main one, branches, loop bodies, functions."""
-    for scope in scopes_of(model):
-        yield from _graphs_in(scope)
-
-
-def scopes_of(model: ir.Model) -> list[ir.Graph | ir.Function]:
-    """What has an opset of its own: the main graph, and each function."""
-    return [model.graph, *model.functions.values()]
-
-
-def _names_in(graph: ir.Graph | ir.Function) -> Iterator[str]:
-    values = [*graph.inputs, *(output for node in graph for output in node.outputs)]
-    if isinstance(graph, ir.Graph):
-        values += graph.initializers.values()
-    yield from (value.name for value in values if value.name)
-    yield from (node.name for node in graph if node.name)

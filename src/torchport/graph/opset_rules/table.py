@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from types import MappingProxyType
 
-from torchport.graph.opset_rules.builder import Rule, Rules
+from torchport.irtools.builder import Rule, Rules
 
 _FILES = (
     "attention",

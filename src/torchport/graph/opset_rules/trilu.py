@@ -5,39 +5,39 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from torchport.graph.opset_rules import reading
-from torchport.graph.opset_rules.builder import Builder, Rules
+from torchport.irtools import node_reader
+from torchport.irtools.builder import Builder, Rules
 
 _SMALL = 1 << 16  # elements of a mask worth storing
 
 
 def choose_by_place(node: ir.Node, b: Builder) -> list[ir.Value]:
     """Keep x[.., i, j] where j >= i + k (upper) or j <= i + k (lower)."""
-    x = reading.required(node, 0)
+    x = node_reader.required(node, 0)
     keep = _known_mask(node, x, b) or _mask(node, x, b)
-    if reading.dtype(x) == ir.DataType.BOOL:
+    if node_reader.dtype(x) == ir.DataType.BOOL:
         return [b.op("And", x, keep)]
     return [b.op("Where", keep, x, b.scalar_like(0, x))]
 
 
 def _known_mask(node: ir.Node, x: ir.Value, b: Builder) -> ir.Value | None:
-    given = reading.input_at(node, 1)
-    k = reading.constant(given) if given is not None else np.zeros((), dtype=np.int64)
-    rank = reading.rank(x)
-    height, width = reading.static_dim(x, rank - 2), reading.static_dim(x, rank - 1)
+    given = node_reader.input_at(node, 1)
+    k = node_reader.constant(given) if given is not None else np.zeros((), dtype=np.int64)
+    rank = node_reader.rank(x)
+    height, width = node_reader.static_dim(x, rank - 2), node_reader.static_dim(x, rank - 1)
     if k is None or height is None or width is None or height * width > _SMALL:
         return None
     ones = np.ones((height, width), dtype=bool)
     first = int(k.reshape(-1)[0])
-    return b.constant(np.triu(ones, first) if reading.integer(node, "upper", 1) else np.tril(ones, first))
+    return b.constant(np.triu(ones, first) if node_reader.integer(node, "upper", 1) else np.tril(ones, first))
 
 
 def _mask(node: ir.Node, x: ir.Value, b: Builder) -> ir.Value:
-    rank, k = reading.rank(x), reading.input_at(node, 1)
+    rank, k = node_reader.rank(x), node_reader.input_at(node, 1)
     rows, columns = (_numbers(x, axis, b) for axis in (rank - 2, rank - 1))
     border = b.unsqueeze(rows, [1])
     border = border if k is None else b.op("Add", border, b.op("Reshape", k, b.ints([1])))
-    outside = "Less" if reading.integer(node, "upper", 1) else "Greater"
+    outside = "Less" if node_reader.integer(node, "upper", 1) else "Greater"
     return b.op("Not", b.op(outside, columns, border))
 
 

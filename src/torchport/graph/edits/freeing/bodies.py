@@ -8,7 +8,7 @@ from onnx import TypeProto
 from torchport.graph.edits.freeing.facts import Fact, dims_of, tensor_type
 from torchport.graph.edits.freeing.growth import grown
 from torchport.graph.edits.freeing.walk import Walk
-from torchport.graph.values import subgraphs
+from torchport.irtools.traversal import subgraphs
 
 
 def call(walk: Walk, node: ir.Node) -> None:

@@ -15,11 +15,10 @@ import onnx_ir as ir
 
 from torchport.errors import InputError
 from torchport.graph.edits.freeing.facts import Fact
-from torchport.graph.edits.freeing.inference import Inference
 from torchport.graph.edits.freeing.mends import MENDERS
 from torchport.graph.edits.freeing.probe import Picks, Probe
 from torchport.graph.edits.freeing.walk import Walk
-from torchport.graph.edits.trying import contradiction
+from torchport.irtools.inference import Inference, contradiction
 
 Place = tuple[str, int]
 

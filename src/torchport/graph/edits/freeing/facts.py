@@ -15,10 +15,10 @@ import onnx
 import onnx_ir as ir
 from onnx import TypeProto
 
+from torchport.irtools.evaluation import FEW
 from torchport.tensors import Array
 
 Dims = tuple[int | None, ...]
-FEW = 1024  # elements of a tensor that may be a shape or an index, worth keeping
 
 
 @dataclasses.dataclass(frozen=True)

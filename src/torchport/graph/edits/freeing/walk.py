@@ -13,7 +13,6 @@ import onnx_ir as ir
 from onnx import TypeProto
 
 from torchport.errors import InputError
-from torchport.graph.edits.choosing import where
 from torchport.graph.edits.freeing.facts import (
     Fact,
     all_sure,
@@ -27,11 +26,11 @@ from torchport.graph.edits.freeing.facts import (
     settled_type,
     tensor_type,
 )
-from torchport.graph.edits.freeing.inference import Inference
 from torchport.graph.edits.freeing.mixing import check_kept, check_not_mixed
 from torchport.graph.edits.freeing.probe import Picks, Probe
-from torchport.graph.opset_rules.steps import Names
-from torchport.graph.values import subgraphs
+from torchport.irtools.inference import Inference
+from torchport.irtools.names import FreshNames, where
+from torchport.irtools.traversal import subgraphs
 from torchport.tensors import Array
 
 Mender = Callable[["Walk", ir.Node, list["Fact | None"]], None]
@@ -267,8 +266,8 @@ class Walk:
             raise self.refusal(node, "it would have to change inside a function", "inline the functions first")
 
     @functools.cached_property
-    def _names(self) -> Names:
-        return Names(self.model)
+    def _names(self) -> FreshNames:
+        return FreshNames(self.model)
 
     def fresh(self, base: str) -> str:
         """A name that nothing in the model has."""

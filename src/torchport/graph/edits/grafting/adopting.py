@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-import onnx
 import onnx_ir as ir
 
 from torchport.errors import InputError, OpsetError
 from torchport.graph.edits.nodes_text import Fragment
-from torchport.graph.edits.patterns.places import opset_of
 from torchport.graph.opset import convert
+from torchport.irtools.traversal import opset_of
 
 
 def adopted(model: ir.Model, fragment: Fragment) -> Fragment:
@@ -86,9 +85,3 @@ def same_function(one: ir.Function, other: ir.Function) -> bool:
         ir.serde.serialize_function(one).SerializeToString(deterministic=True)
         == ir.serde.serialize_function(other).SerializeToString(deterministic=True)
     )
-
-
-def newest(domain: str) -> int:
-    """The version to import of a domain: onnx's newest where it knows the domain, else 1."""
-    known = [s.since_version for s in onnx.defs.get_all_schemas_with_history() if s.domain == domain]
-    return max(known, default=1)

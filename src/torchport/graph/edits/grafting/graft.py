@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 import onnx_ir as ir
 
 from torchport.errors import InputError
-from torchport.graph.edits.choosing import where
-from torchport.graph.edits.patterns.places import Match
-from torchport.graph.opset_rules.steps import Names
+from torchport.irtools.names import FreshNames, where
+from torchport.irtools.traversal import Match
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +79,7 @@ def paired(match: Match, graft: Graft) -> list[tuple[ir.Value, ir.Value]]:
 
 
 def take_place(
-    graph: ir.Graph, at: ir.Node, old: ir.Value, new: ir.Value, made: set[ir.Node], names: Names
+    graph: ir.Graph, at: ir.Node, old: ir.Value, new: ir.Value, made: set[ir.Node], names: FreshNames
 ) -> ir.Value:
     """Let `new` be what `old` was to everybody; its name too, if it is of the new nodes."""
     own = new.producer() in made and new.name is not None and not new.is_graph_output()

@@ -9,16 +9,17 @@ from typing import Any
 import onnx_ir as ir
 
 from torchport.errors import InputError
-from torchport.graph.edits import nodes_text
 from torchport.graph.edits.choosing import forget_unused_domains
-from torchport.graph.edits.grafting.adopting import newest
 from torchport.graph.edits.grafting.graft import Graft, bind, detached, drop_unread, loose, paired, take_place
-from torchport.graph.edits.grafting.types import agrees, check_agrees, described, dtype_at, settle_types, type_variable
-from torchport.graph.edits.nodes_text import Fragment, rename, values_in
-from torchport.graph.edits.patterns.places import Match, Scope
+from torchport.graph.edits.grafting.types import check_agrees, settle_types
+from torchport.graph.edits.nodes_text import Fragment
 from torchport.graph.opset import ir_version_for
-from torchport.graph.opset_rules.inference import infer_missing
-from torchport.graph.opset_rules.steps import Names
+from torchport.irtools import names, schemas
+from torchport.irtools.inference import infer_missing
+from torchport.irtools.names import FreshNames, rename
+from torchport.irtools.schemas import dtype_at, newest, type_variable
+from torchport.irtools.traversal import Match, Scope, values_in
+from torchport.irtools.types import agrees, described
 
 _Key = tuple[int, str, int]  # a weight: of which fragment, its name there, and for which scope
 
@@ -28,7 +29,7 @@ class Grafting:
 
     def __init__(self, model: ir.Model) -> None:
         self.model = model
-        self.names = Names(model)
+        self.names = FreshNames(model)
         self._shared: dict[_Key, ir.Value] = {}
 
     # --- what goes in ---
@@ -57,10 +58,10 @@ class Grafting:
 
     def constant(self, given: Any, dtype: ir.DataType | None) -> ir.Value:
         """Numbers as a weight that stands in no graph yet."""
-        tensor = nodes_text.tensor_of(given, dtype)
+        tensor = schemas.tensor_of(given, dtype)
         name = self.names.fresh("constant")
         value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape.numpy()))
-        value.const_value = nodes_text.own_tensor(tensor, name)
+        value.const_value = names.own_tensor(tensor, name)
         return value
 
     def _tensor(self, name: str, variables: Mapping[str, Any], scope: Scope, node: ir.Node | None) -> ir.Value:

@@ -2,39 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import onnx
 import onnx_ir as ir
 
 from torchport.errors import InputError
-from torchport.graph.describing import type_text
-from torchport.graph.edits.choosing import where
-from torchport.graph.edits.patterns.places import Match, Scope
 from torchport.graph.lint_rules.nodes import clean
-from torchport.graph.opset_rules.schemas import allowed_types, formal_at
-from torchport.graph.values import used_by
+from torchport.irtools.names import where
+from torchport.irtools.traversal import Match, Scope, used_by
+from torchport.irtools.types import agrees, described
 
 _SMALL = 1024  # bytes of a constant worth showing to inference
-
-
-def type_variable(schema: Any, index: int) -> str:
-    """The type variable of an input: inputs of one are of one type; those of an unknown operator are taken to be."""
-    if schema is None or not schema.inputs:
-        return "T"
-    return str(formal_at(schema.inputs, index).type_str)
-
-
-def dtype_at(schema: Any, index: int, kinds: Mapping[str, ir.DataType]) -> ir.DataType | None:
-    """The dtype a number should have at an input, where that is certain."""
-    formal = type_variable(schema, index)
-    if formal in kinds:
-        return kinds[formal]
-    allowed = [] if schema is None else sorted(allowed_types(schema, formal_at(schema.inputs, index)))
-    names = {"float": "FLOAT", "double": "DOUBLE"}
-    one = allowed[0].removeprefix("tensor(").removesuffix(")") if len(allowed) == 1 else ""
-    return ir.DataType[names.get(one, one.upper())] if one else None
 
 
 def settle_types(nodes: Sequence[ir.Node], scope: Scope, model: ir.Model, title: str) -> None:
@@ -108,25 +87,6 @@ def _message(nodes: Sequence[ir.Node], outer: list[ir.Value], scope: Scope, mode
     for value in (v for n in nodes for v in n.outputs if v.name):
         proto.graph.output.add(name=value.name)
     return proto
-
-
-def agrees(one: ir.Value, other: ir.Value) -> bool:
-    """Whether two values can be of one type and shape, as far as both are known."""
-    if one.type is not None and other.type is not None and one.type != other.type:
-        return False
-    if one.shape is None or other.shape is None:
-        return True
-    pairs = list(zip(one.shape, other.shape, strict=False))
-    return len(one.shape) == len(other.shape) and all(
-        a == b or not (isinstance(a, int) and isinstance(b, int)) for a, b in pairs
-    )
-
-
-def described(value: ir.Value) -> str:
-    """``float32[batch,3]``"""
-    dims = [] if value.shape is None else [d if isinstance(d, int) else d.value for d in value.shape]
-    shape = "" if value.shape is None else f"[{','.join('?' if d is None else str(d) for d in dims)}]"
-    return f"{type_text(value.type)}{shape}"
 
 
 def check_agrees(old: ir.Value, new: ir.Value, match: Match) -> None:

@@ -14,10 +14,9 @@ import onnx_ir as ir
 from torchport.errors import InputError
 from torchport.graph.edits.choosing import chosen_nodes
 from torchport.graph.edits.nodes_text import EXAMPLE, Fragment, is_text, parse
-from torchport.graph.edits.patterns.places import Match, Scope, scoped_nodes
 from torchport.graph.edits.patterns.python import python_matches
 from torchport.graph.edits.patterns.text import matches
-from torchport.graph.values import subgraphs
+from torchport.irtools.traversal import Match, Scope, scoped_nodes, subgraphs
 
 
 def find(model: ir.Model, what: str | Callable[..., Any]) -> list[Match]:

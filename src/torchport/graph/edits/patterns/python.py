@@ -7,9 +7,9 @@ from typing import Any
 
 import onnx_ir as ir
 
-from torchport.graph.edits.choosing import where
-from torchport.graph.edits.patterns.places import Match, Scope, in_order, is_constant, scoped_nodes
-from torchport.graph.opset_rules import reading
+from torchport.irtools import node_reader
+from torchport.irtools.names import where
+from torchport.irtools.traversal import Match, Scope, in_order, is_constant, scoped_nodes
 
 
 def python_matches(model: ir.Model, what: Callable[..., Any], blocked: list[str]) -> list[Match]:
@@ -65,7 +65,7 @@ class _constants_shown:  # noqa: N801  (a context manager, used like a function)
 
     def __enter__(self) -> None:
         for value in self._values:
-            array = reading.constant(value)
+            array = node_reader.constant(value)
             if array is not None and array.dtype != object:
                 value.const_value = ir.tensor(array, name=value.name)
 

@@ -11,11 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from torchport.graph.edits.choosing import where
 from torchport.graph.edits.nodes_text import Fragment
-from torchport.graph.edits.patterns.places import Match, Scope, in_order, is_constant, opset_of, scoped_nodes
-from torchport.graph.opset_rules import reading, schemas
-from torchport.graph.values import used_by
+from torchport.irtools import node_reader, schemas
+from torchport.irtools.names import where
+from torchport.irtools.traversal import Match, Scope, in_order, is_constant, opset_of, scoped_nodes, used_by
 
 _COMMUTATIVE = frozenset(
     ("Add", "Mul", "And", "Or", "Xor", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Equal", "Max", "Min", "Mean", "Sum")
@@ -239,10 +238,10 @@ def _same_attribute(one: ir.Attr | None, other: ir.Attr | None) -> bool:
 def _same_constant(wanted: ir.Value, given: ir.Value, *, exact: bool) -> bool:
     """Whether a value is the pattern's constant; one number may have any rank, and be of any float or integer type."""
     tensor = given.const_value if given.producer() is None else None
-    one = reading.constant(wanted)
+    one = node_reader.constant(wanted)
     if one is None or (tensor is not None and tensor.size != one.size):
         return False  # a large weight is not read
-    other = reading.constant(given)
+    other = node_reader.constant(given)
     if other is None or (one.shape != other.shape and (exact or not one.size == other.size == 1)):
         return False
     if exact or {one.dtype.kind, other.dtype.kind} & {"O", "b"}:

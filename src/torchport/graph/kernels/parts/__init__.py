@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
-from torchport.graph.kernels.parts import convolution, definitions, erf, instance_normalization, pooling, resizing
-from torchport.graph.kernels.parts.steps import Steps
+from torchport.graph.kernels.parts import convolution, erf, instance_normalization, pooling, resizing
+from torchport.irtools import function_bodies
+from torchport.irtools.builder import Steps
 
 _WRITTEN: dict[str, Callable[[Steps, ir.Node], ir.Value | None]] = {
     "Conv": convolution.conv,
@@ -27,4 +28,4 @@ def of(node: ir.Node, model: ir.Model) -> list[ir.Node] | None:
         steps = Steps(node)
         result = _WRITTEN[node.op_type](steps, node)
         return None if result is None else steps.replace(result)
-    return definitions.inline(node, model)
+    return function_bodies.inline(node, model)

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from torchport.graph.kernels.parts.steps import Steps
+from torchport.irtools.builder import Steps
 
 END = (1 << 63) - 1
 _MOST_PLACES = 200  # of a kernel; beyond, the graph would be larger than it is worth

@@ -13,7 +13,7 @@ import math
 
 import onnx_ir as ir
 
-from torchport.graph.kernels.parts.steps import Steps
+from torchport.irtools.builder import Steps
 
 # From the highest power down.
 _A = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from torchport.graph.kernels.parts.steps import Steps
+from torchport.irtools.builder import Steps
 
 
 def instance_normalization(op: Steps, node: ir.Node) -> ir.Value | None:

@@ -8,7 +8,7 @@ import math
 import onnx_ir as ir
 
 from torchport.graph.kernels.parts.convolution import END
-from torchport.graph.kernels.parts.steps import Steps
+from torchport.irtools.builder import Steps
 
 
 def global_average(op: Steps, node: ir.Node) -> ir.Value | None:

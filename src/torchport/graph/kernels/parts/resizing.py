@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from torchport.graph.kernels.parts.steps import Steps
+from torchport.irtools.builder import Steps
 
 _PLACES = ("half_pixel", "pytorch_half_pixel", "asymmetric", "align_corners")
 

@@ -1,9 +1,4 @@
-"""Takes an operator apart into the body its own schema gives.
-
-Many operators (Gelu, Swish, Mish, HardSwish, CastLike, RMSNormalization, RotaryEmbedding, Attention, the windows..)
-are defined by such a body, so what stands in their place is right by definition and needs no rule of ours. Bodies are
-written for every shape and dtype, casting constants and computing axes step by step; those steps are done at once.
-"""
+"""The body that an operator's own schema defines, built from its function definition."""
 
 from __future__ import annotations
 
@@ -11,12 +6,19 @@ from typing import Any
 
 import onnx
 import onnx_ir as ir
+from onnx_ir.passes.common import InlinePass
 
-from torchport.graph.opset_rules import reading
-from torchport.graph.opset_rules.builder import Builder
-from torchport.graph.opset_rules.folding import known
-from torchport.graph.opset_rules.reading import Refusal
-from torchport.graph.opset_rules.schemas import Schema, default_of
+from torchport.irtools import node_reader
+from torchport.irtools.builder import Builder
+from torchport.irtools.evaluation import known
+from torchport.irtools.node_reader import Refusal
+from torchport.irtools.schemas import Schema, default_of, schema_at
+
+# Takes an operator apart into the body its own schema gives.
+#
+# Many operators (Gelu, Swish, Mish, HardSwish, CastLike, RMSNormalization, RotaryEmbedding, Attention, the windows..)
+# are defined by such a body, so what stands in their place is right by definition and needs no rule of ours. Bodies are
+# written for every shape and dtype, casting constants and computing axes step by step; those steps are done at once.
 
 
 def has_body(schema: Schema, opset: int) -> bool:
@@ -48,7 +50,7 @@ def _body(node: ir.Node, schema: Schema, opset: int) -> onnx.FunctionProto:
 
 
 def _type(value: ir.Value) -> bytes:
-    reading.dtype(value)
+    node_reader.dtype(value)
     return bytes(ir.serde.serialize_value(value).type.SerializeToString())
 
 
@@ -56,7 +58,7 @@ def _attributes(node: ir.Node, schema: Schema) -> dict[str, Any]:
     """What the body's references stand for: the node's attributes, or the schema's defaults."""
     found = {name: attr.default_value for name, attr in schema.attributes.items() if default_of(attr) is not None}
     for name in node.attributes:
-        reading.attribute(node, name)
+        node_reader.attribute(node, name)
         found[name] = ir.serde.serialize_attribute(node.attributes[name])
     return found
 
@@ -84,3 +86,54 @@ def _resolved(proto: onnx.AttributeProto, attributes: dict[str, Any]) -> ir.Attr
     renamed.CopyFrom(found)
     renamed.name = proto.name
     return ir.serde.deserialize_attribute(renamed)
+
+
+# Operators that the ONNX standard itself defines by simpler ones: Elu, Softplus, Gelu and many more.
+
+_DOMAIN = "torchport.parts"
+
+
+def inline(node: ir.Node, model: ir.Model) -> list[ir.Node] | None:
+    """The standard's own definition in the node's place; None where the standard has none."""
+    opset = model.opset_imports.get("", 1)
+    schema = schema_at(node.op_type, opset) if node.domain == "" else None
+    proto = None if schema is None else _definition(node, schema, opset)
+    if proto is None:
+        return None
+    before = {id(n) for n in model.graph.all_nodes()}
+    proto.domain, proto.name = _DOMAIN, f"{node.op_type}_{len(before)}"
+    function = ir.serde.deserialize_function(proto)
+    function.opset_imports.update({"": opset})
+    model.functions[function.identifier()] = function
+    model.opset_imports[_DOMAIN] = 1
+    node.domain, node.op_type = _DOMAIN, proto.name
+    props = dict(node.metadata_props)
+    InlinePass()(model)
+    model.opset_imports.pop(_DOMAIN, None)
+    new = [n for n in model.graph.all_nodes() if id(n) not in before]
+    for part in new:
+        part.metadata_props.update(props)
+    return new
+
+
+def _definition(node: ir.Node, schema: Schema, opset: int) -> onnx.FunctionProto | None:
+    if schema.has_context_dependent_function:
+        given = ir.serde.serialize_node(node)
+        types = [_type_proto(v) for v in node.inputs]
+        versions = [v for v in schema.context_dependent_function_opset_versions if v <= opset]
+        if not versions:
+            return None
+        built = schema.get_context_dependent_function_with_opset_version(
+            max(versions), given.SerializeToString(), [t.SerializeToString() for t in types]
+        )
+        return onnx.FunctionProto.FromString(built) if built else None
+    if not schema.has_function:
+        return None
+    versions = [v for v in schema.function_opset_versions if v <= opset]
+    if not versions:
+        return None
+    return onnx.FunctionProto.FromString(schema.get_function_with_opset_version(max(versions)))
+
+
+def _type_proto(value: ir.Value | None) -> onnx.TypeProto:
+    return onnx.TypeProto() if value is None or value.type is None else ir.serde.serialize_type(value.type)

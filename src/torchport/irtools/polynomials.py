@@ -9,13 +9,10 @@ expressions found in shapes, each once.
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any
-
-import onnx_ir as ir
 
 from torchport.terminal import human, human_bytes
 
@@ -24,7 +21,6 @@ Terms = dict[tuple[Power, ...], int | Fraction]
 
 _SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 _MOST_TERMS = 3
-_LONGEST = 1000  # characters of a dimension worth reading
 
 
 class Amount:
@@ -154,22 +150,6 @@ def number(size: Size, assumed: int) -> int:
     return size if isinstance(size, int) else size.number(assumed)
 
 
-def size_of(text: str, sizes: Mapping[str, int]) -> Size:
-    """What a dimension's name or expression (``(height//2) + 1``) amounts to.
-
-    It is exact, rounded divisions included, when `sizes` has every dimension in it.
-    """
-    if text in sizes:
-        return sizes[text]
-    names = _names(text)
-    if names and all(name in sizes for name in names):
-        value = ir.SymbolicDim(text).evaluate({name: sizes[name] for name in names})
-        if isinstance(value, int):
-            return value
-    amount = _read(text)
-    return amount.at(**sizes) if sizes else amount
-
-
 def _whole(value: int | Fraction) -> int | Fraction:
     return value.numerator if isinstance(value, Fraction) and value.denominator == 1 else value
 
@@ -197,52 +177,3 @@ def _powered(power: Power) -> str:
     name, times = power
     shown = name if name.replace("_", "").replace(".", "").replace(":", "").isalnum() else f"({name})"
     return shown + (str(times).translate(_SUPERSCRIPTS) if times > 1 else "")
-
-
-# --- reading ----------------------------------------------------------------------------------------------------------
-
-
-@functools.lru_cache(maxsize=4096)
-def _expression(text: str) -> Any:
-    """What sympy makes of it; None if it is no expression, or one that could take for ever."""
-    if len(text) > _LONGEST or "**" in text or text.isidentifier():
-        return None
-    try:
-        import sympy
-
-        dim = ir.SymbolicDim(text)
-        dim.free_symbols()
-        return dim._expr if isinstance(dim._expr, sympy.Expr) else None
-    except Exception:  # noqa: BLE001 - any text may be the name of a dimension
-        return None
-
-
-@functools.lru_cache(maxsize=4096)
-def _names(text: str) -> frozenset[str]:
-    expression = _expression(text)
-    return frozenset() if expression is None else frozenset(str(s) for s in expression.free_symbols)
-
-
-@functools.lru_cache(maxsize=4096)
-def _read(text: str) -> Amount:
-    expression = _expression(text)
-    return Amount.symbol(text) if expression is None else _from_sympy(expression)
-
-
-def _from_sympy(expression: Any) -> Amount:
-    import sympy
-
-    if isinstance(expression, (sympy.Integer, sympy.Rational)):
-        return Amount.of(Fraction(int(expression.p), int(expression.q)))
-    if isinstance(expression, (sympy.Add, sympy.Mul)):
-        parts = [_from_sympy(argument) for argument in expression.args]
-        join = Amount.__add__ if isinstance(expression, sympy.Add) else Amount.__mul__
-        return functools.reduce(join, parts)
-    if isinstance(expression, sympy.Pow) and expression.exp.is_Integer and 0 < expression.exp < 16:
-        return functools.reduce(Amount.__mul__, [_from_sympy(expression.base)] * int(expression.exp))
-    if isinstance(expression, (sympy.floor, sympy.ceiling)):
-        return _from_sympy(expression.args[0]).rounded(up=isinstance(expression, sympy.ceiling))
-    if isinstance(expression, sympy.Mod) and expression.args[1].is_Integer:
-        rest = _from_sympy(expression.args[0]).terms.get((), 0)
-        return Amount({(): rest % int(expression.args[1])}, exact=False)
-    return Amount.symbol(str(expression))

@@ -2,13 +2,127 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
-from torchport.graph.opset_rules.reading import Refusal
+from torchport.errors import InputError
+from torchport.irtools.node_reader import Refusal
+
+
+def type_variable(schema: Any, index: int) -> str:
+    """The type variable of an input: inputs of one are of one type; those of an unknown operator are taken to be."""
+    if schema is None or not schema.inputs:
+        return "T"
+    return str(formal_at(schema.inputs, index).type_str)
+
+
+def dtype_at(schema: Any, index: int, kinds: Mapping[str, ir.DataType]) -> ir.DataType | None:
+    """The dtype a number should have at an input, where that is certain."""
+    formal = type_variable(schema, index)
+    if formal in kinds:
+        return kinds[formal]
+    allowed = [] if schema is None else sorted(allowed_types(schema, formal_at(schema.inputs, index)))
+    names = {"float": "FLOAT", "double": "DOUBLE"}
+    one = allowed[0].removeprefix("tensor(").removesuffix(")") if len(allowed) == 1 else ""
+    return ir.DataType[names.get(one, one.upper())] if one else None
+
+
+_NUMBERS = {"float32": "FLOAT", "float64": "DOUBLE", "half": "FLOAT16"}
+
+
+def _named_alike(name: str, attribute: ir.Attr) -> ir.Attr:
+    if attribute.is_ref():
+        return ir.RefAttr(name, str(attribute.ref_attr_name), attribute.type)
+    return ir.Attr(name, attribute.type, attribute.value)
+
+
+def schema_of(name: str, opset: int | None) -> Any | None:
+    """What onnx says of an operator at an opset; None for an operator of somebody else.
+
+    Raises:
+        InputError: ONNX has no such operator there, and no domain says that it is another's.
+    """
+    domain, _, kind = name.rpartition("::")
+    if domain not in ("", "ai.onnx") or opset is None:
+        return None
+    versions = history().get(kind, {})
+    found = max((v for v in versions if v <= opset), default=None)
+    if found is not None and not versions[found].deprecated:
+        return versions[found]
+    if versions and found is None:
+        raise InputError(
+            f"the operator {kind} came in opset {min(versions)}, the model is of opset {opset}",
+            next_step=f"convert the model first: --set-opset {min(versions)}",
+        )
+    close = difflib.get_close_matches(kind, sorted(history()), n=3, cutoff=0.5)
+    own = f"an operator of your own needs a domain: com.example::{kind}"
+    what = f"ONNX has no operator {kind}" + (f" any more in opset {opset}" if versions else "")
+    raise InputError(what, next_step=f"did you mean {', '.join(close)}? {own}" if close else own)
+
+
+def attributes_of(given: Mapping[str, Any], schema: Any | None) -> dict[str, ir.Attr | None]:
+    """Attributes from plain values, as YAML has them, of the kinds the operator wants; None stays None."""
+    found: dict[str, ir.Attr | None] = {}
+    for name, value in given.items():
+        known = None if schema is None else schema.attributes.get(name)
+        if schema is not None and known is None:
+            close = difflib.get_close_matches(name, sorted(schema.attributes), n=3, cutoff=0.4)
+            hint = f"did you mean {', '.join(close)}?" if close else f"it has {', '.join(schema.attributes) or 'none'}"
+            raise InputError(f"the operator {schema.name} has no attribute '{name}'", next_step=hint)
+        found[name] = None if value is None else _attribute(name, value, known)
+    return found
+
+
+def _attribute(name: str, value: Any, known: Any | None) -> ir.Attr:
+    if isinstance(value, ir.Attr):
+        return _named_alike(name, value)
+    kind = None if known is None else ir.AttributeType(int(known.type.value))
+    try:
+        return ir.convenience.convert_attribute(name, _plain(value, kind), kind)
+    except (TypeError, ValueError, KeyError) as error:
+        wanted = f"a value of kind {kind.name}" if kind is not None else "a number, a text, a list of them, or a tensor"
+        raise InputError(f"attribute '{name}' cannot be {value!r}", next_step=f"give it {wanted}") from error
+
+
+def _plain(value: Any, kind: ir.AttributeType | None) -> Any:
+    """The value as the attribute's kind has it: ``to: float16`` is a number, ``alpha: 1`` is a float."""
+    if kind == ir.AttributeType.INT and isinstance(value, str):
+        return int(ir.DataType[_NUMBERS.get(value.lower(), value.upper())])
+    if kind == ir.AttributeType.INT:
+        if int(value) != value:
+            raise ValueError(value)
+        return int(value)
+    if kind == ir.AttributeType.FLOAT:
+        return float(value)
+    if kind in (ir.AttributeType.INTS, ir.AttributeType.FLOATS):
+        number = int if kind == ir.AttributeType.INTS else float
+        return [number(v) for v in (value if isinstance(value, Sequence) else [value])]
+    if kind == ir.AttributeType.TENSOR or isinstance(value, np.ndarray):
+        return tensor_of(value)
+    return value
+
+
+def tensor_of(value: Any, dtype: ir.DataType | None = None) -> ir.TensorProtocol:
+    """A tensor of numbers, lists or an array; Python's floats are float32 unless a dtype is given."""
+    if isinstance(value, ir.TensorProtocol):
+        return value
+    try:
+        array = np.asarray(value)
+        array = array if dtype is None else array.astype(dtype.numpy())
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"{str(value)[:60]} is no tensor of numbers", next_step="give numbers, or lists of one length"
+        ) from error
+    if dtype is None and array.dtype == np.float64 and not isinstance(value, np.ndarray | np.generic):
+        array = array.astype(np.float32)
+    return ir.tensor(array)
+
 
 Schema = Any  # onnx.defs.OpSchema; onnx's own stubs do not name its parts
 
@@ -173,3 +287,9 @@ def check(node: ir.Node, schema: Schema) -> None:
     check_counts(node, schema)
     check_attributes(node, schema)
     check_types(node, schema)
+
+
+def newest(domain: str) -> int:
+    """The version to import of a domain: onnx's newest where it knows the domain, else 1."""
+    known = [s.since_version for s in onnx.defs.get_all_schemas_with_history() if s.domain == domain]
+    return max(known, default=1)

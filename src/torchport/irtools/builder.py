@@ -1,4 +1,4 @@
-"""Builds the nodes that stand in for one node, each with its types and shapes, and the origin of the node replaced."""
+"""Build nodes with names, types, shapes and the origin of the node that they replace."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from torchport.graph.opset_rules import reading
-from torchport.graph.opset_rules.schemas import schema_even_if_deprecated
+from torchport.irtools import node_reader
+from torchport.irtools.schemas import schema_even_if_deprecated
 from torchport.tensors import Array
 
 _FLOATS_OF_CONSTANT_1 = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE)
@@ -96,7 +96,7 @@ class Builder:
 
     def scalar_like(self, number: float, value: ir.Value) -> ir.Value:
         """A scalar of the dtype of `value`, which broadcasts against it."""
-        return self.constant(number, reading.dtype(value).numpy())
+        return self.constant(number, node_reader.dtype(value).numpy())
 
     def cast(self, value: ir.Value, to: ir.DataType) -> ir.Value:
         """Casts unless `value` is of that dtype already."""
@@ -122,7 +122,7 @@ class Builder:
 
     def size(self, x: ir.Value, axis: int) -> ir.Value:
         """The size of one axis of `x`, as an int64 vector of one element."""
-        known = reading.static_dim(x, axis)
+        known = node_reader.static_dim(x, axis)
         if known is not None:
             return self.ints([known])
         return self.op("Gather", self.op("Shape", x), self.ints([axis]), axis=0)
@@ -166,7 +166,7 @@ def _type_proto(value: ir.Value) -> onnx.TypeProto:
 
 
 def _tensor_proto(value: ir.Value) -> onnx.TensorProto | None:
-    array: Array | None = reading.constant(value)
+    array: Array | None = node_reader.constant(value)
     if array is None or array.size > _SMALL or array.dtype == object:
         return None
     return ir.serde.serialize_tensor(ir.tensor(array))
@@ -192,3 +192,56 @@ same on both sides and only its form is left to be checked. It raises `Refusal` 
 """
 Rules = dict[tuple[str, int], Rule]
 """Rules by operator and by the opset whose border they cross: ``("Pad", 18)`` crosses between 17 and 18."""
+
+
+# Build nodes in the place of another.
+
+
+class Steps:
+    """Collects the nodes that will stand for `node`. A name of an operator is a method: ``steps.Add(a, 1.0)``.
+
+    Numbers become constants of the node's own type, lists of integers become int64.
+    """
+
+    def __init__(self, node: ir.Node) -> None:
+        self._node = node
+        self._dtype = next(v.dtype for v in node.inputs if v is not None)
+        self.nodes: list[ir.Node] = []
+
+    def __getattr__(self, op_type: str) -> Any:
+        def build(*inputs: Any, **attributes: Any) -> ir.Value:
+            values = [self.value(i) for i in inputs]
+            node = ir.node(op_type, values, attributes)
+            node.outputs[0].name = f"{self._node.outputs[0].name}.part{len(self.nodes)}"
+            node.metadata_props.update(self._node.metadata_props)
+            self.nodes.append(node)
+            return node.outputs[0]
+
+        return build
+
+    def value(self, given: Any) -> ir.Value | None:
+        if given is None or isinstance(given, ir.Value):
+            return given
+        if isinstance(given, list):
+            return self._constant(np.array(given, np.int64))
+        assert self._dtype is not None
+        return self._constant(np.array(given, self._dtype.numpy()))
+
+    def _constant(self, array: Array) -> ir.Value:
+        name = f"{self._node.outputs[0].name}.part{len(self.nodes)}"
+        node = ir.node("Constant", [], {"value": ir.tensor(array, name=name)})
+        node.outputs[0].name = name
+        node.outputs[0].type = ir.TensorType(ir.DataType.from_numpy(array.dtype))
+        self.nodes.append(node)
+        return node.outputs[0]
+
+    def replace(self, result: ir.Value) -> list[ir.Node]:
+        """Put the nodes in the place of the old one, whose first output is `result` from now on."""
+        old, graph = self._node.outputs[0], self._node.graph
+        assert graph is not None
+        graph.insert_before(self._node, self.nodes)
+        result.type, result.shape = old.type, old.shape
+        old.replace_all_uses_with(result, replace_graph_outputs=True)
+        result.name, old.name = old.name, f"{old.name}.replaced"
+        graph.remove(self._node, safe=True)
+        return self.nodes

@@ -11,14 +11,15 @@ from typing import Any
 
 import onnx
 import onnx_ir as ir
-from onnx import GraphProto, ModelProto, TensorProto
+from onnx import GraphProto, ModelProto
 
-from torchport.graph.amounts import Amount, Size, size_of
-from torchport.graph.views import reference, settled, to_proto
+from torchport.irtools.dims import size_of
+from torchport.irtools.inference import without_weights
+from torchport.irtools.polynomials import Amount, Size
+from torchport.irtools.serialization import _graphs
+from torchport.irtools.traversal import values_of
 
 Shape = tuple[Size | None, ...]
-
-_SMALL = 1024  # bytes of a weight worth showing to inference, as it may be a shape
 
 
 class Shapes:
@@ -125,38 +126,6 @@ class Shapes:
             shape = self._known.get(id(out))
             if shape is None or None in shape:
                 self._known[id(out)] = _merged(shape, rule(node, [self.of(v) for v in node.inputs], shape))
-
-
-def values_of(graph: Any) -> list[ir.Value]:
-    """Every value made in a graph or function: inputs, weights and what its nodes give."""
-    weights = list(graph.initializers.values()) if hasattr(graph, "initializers") else []
-    return [*graph.inputs, *weights, *(v for node in graph for v in node.outputs)]
-
-
-def without_weights(model: ir.Model) -> ModelProto:
-    """The model's message, its large weights left out: they refer to a file that is not there."""
-
-    def small(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
-        large = tensor.dtype != ir.DataType.STRING and tensor.nbytes > _SMALL
-        return reference(tensor, "left-out", 0) if large else settled(tensor)
-
-    return to_proto(model, place=small, nested=small)
-
-
-def drop_weights(proto: ModelProto) -> None:
-    """The same for a message, in place: so that a copy of it takes no memory."""
-    for graph in _graphs(proto):
-        for tensor in graph.initializer:
-            if tensor.HasField("raw_data") and len(tensor.raw_data) > _SMALL:
-                tensor.ClearField("raw_data")
-                tensor.data_location = TensorProto.EXTERNAL
-                tensor.external_data.add(key="location", value="left-out")
-
-
-def _graphs(proto: ModelProto) -> list[GraphProto]:
-    from torchport.graph.external import scopes
-
-    return [scope for scope in scopes(proto.graph, *proto.functions) if isinstance(scope, GraphProto)]
 
 
 def _side_by_side(graph: ir.Graph, message: GraphProto) -> Iterator[tuple[ir.Graph, GraphProto]]:

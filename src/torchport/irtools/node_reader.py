@@ -13,6 +13,63 @@ import onnx_ir as ir
 
 from torchport.tensors import Array
 
+
+def stored(value: ir.Value | None) -> ir.TensorProtocol | None:
+    """The tensor behind an initializer or a `Constant` node; None if there is none."""
+    if value is None:
+        return None
+    producer = value.producer()
+    if producer is None:
+        return value.const_value if value.is_initializer() else None
+    return _constant(producer) if is_constant(producer) else None
+
+
+def _constant(node: ir.Node) -> ir.TensorProtocol | None:
+    for attribute in node.attributes.values():
+        if attribute.is_ref():
+            return None
+        if attribute.type == ir.AttributeType.TENSOR:
+            return attribute.as_tensor()
+        if attribute.type in (ir.AttributeType.INT, ir.AttributeType.INTS):
+            return ir.tensor(np.asarray(attribute.value, np.int64))
+        if attribute.type in (ir.AttributeType.FLOAT, ir.AttributeType.FLOATS):
+            return ir.tensor(np.asarray(attribute.value, np.float32))
+    return None
+
+
+_ONE = {ir.AttributeType.FLOAT: "FLOAT", ir.AttributeType.INT: "INT64", ir.AttributeType.STRING: "STRING"}
+_MANY = {ir.AttributeType.FLOATS: "FLOAT", ir.AttributeType.INTS: "INT64", ir.AttributeType.STRINGS: "STRING"}
+_TENSORS = (ir.AttributeType.TENSOR, ir.AttributeType.SPARSE_TENSOR)
+
+
+def is_constant(node: ir.Node) -> bool:
+    return node.op_type == "Constant" and node.domain in ("", "ai.onnx") and len(node.outputs) == 1
+
+
+def weight_type(value: ir.Value) -> tuple[str, tuple[Any, ...]] | None:
+    """Dtype and shape of an initializer or a constant; None if the value is neither."""
+    producer = value.producer()
+    if producer is not None and is_constant(producer):
+        return _constant_type(producer)
+    tensor = value.const_value if value.is_initializer() else None
+    if tensor is None:
+        return ("?", ()) if value.is_initializer() else None
+    return tensor.dtype.name, tuple(tensor.shape)
+
+
+def _constant_type(node: ir.Node) -> tuple[str, tuple[Any, ...]]:
+    for attribute in node.attributes.values():
+        if attribute.is_ref():
+            return "ref", ()
+        if attribute.type in _TENSORS:
+            return attribute.value.dtype.name, tuple(attribute.value.shape)
+        if attribute.type in _ONE:
+            return _ONE[attribute.type], ()
+        if attribute.type in _MANY:
+            return _MANY[attribute.type], (len(attribute.value),)
+    return "?", ()
+
+
 FLOATS = (ir.DataType.FLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.BFLOAT16)
 SMALL_INTS = (
     ir.DataType.INT8,

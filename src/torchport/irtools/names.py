@@ -1,0 +1,136 @@
+"""Names in a model: look values and nodes up with a "did you mean", make new names, rename safely."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+from collections.abc import Container, Iterable, Iterator
+
+import onnx_ir as ir
+
+from torchport.errors import InputError
+from torchport.irtools.traversal import graphs_of, subgraphs
+from torchport.irtools.types import _operator
+
+
+def where(node: ir.Node) -> str:
+    """How an error names a node."""
+    return f"node '{node.name}' ({_operator(node)})"
+
+
+def fresh(name: str, taken: Container[str]) -> str:
+    """The name, with a number behind it if it is taken."""
+    numbers = itertools.count(2)
+    found = name
+    while found in taken:
+        found = f"{name}_{next(numbers)}"
+    return found
+
+
+def unknown(name: str, what: str, known: Iterable[str]) -> InputError:
+    """The error for a name that is not there, with those close to it."""
+    close = difflib.get_close_matches(name, sorted(known), n=3, cutoff=0.5)
+    return InputError(
+        f"there is no {what} '{name}' in the model",
+        next_step=f"did you mean {', '.join(close)}?" if close else "`torchport inspect` lists what there is",
+    )
+
+
+def own_tensor(tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
+    """The same data under another name. onnx-ir keeps the name in the tensor, which may be another model's too."""
+    if isinstance(tensor, ir.ExternalTensor):
+        return ir.ExternalTensor(
+            tensor.location,
+            tensor.offset,
+            tensor.length,
+            tensor.dtype,
+            shape=tensor.shape,
+            name=name,
+            doc_string=tensor.doc_string,
+            metadata_props=dict(tensor.metadata_props),
+            base_dir=tensor.base_dir,
+        )
+    if tensor.dtype == ir.DataType.STRING:
+        return ir.StringTensor(tensor.numpy(), shape=tensor.shape, name=name)  # type: ignore[arg-type]
+    return ir.LazyTensor(lambda: tensor, dtype=tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=name)
+
+
+def rename(value: ir.Value, name: str) -> None:
+    """Give a value another name, and its tensor, if any, one of its own."""
+    if value.name == name:
+        return
+    if value.const_value is not None and value.producer() is None:
+        value.const_value = own_tensor(value.const_value, name)
+    ir.convenience.rename_values(value, name)
+
+
+class FreshNames:
+    """Hands out names nothing in the model has yet."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self._taken = {name for graph in graphs_of(model) for name in _names_in(graph)}
+
+    def fresh(self, wish: str) -> str:
+        name, count = wish, 0
+        while name in self._taken:
+            count += 1
+            name = f"{wish}_{count}"
+        self._taken.add(name)
+        return name
+
+
+def _names_in(graph: ir.Graph | ir.Function) -> Iterator[str]:
+    values = [*graph.inputs, *(output for node in graph for output in node.outputs)]
+    if isinstance(graph, ir.Graph):
+        values += graph.initializers.values()
+    yield from (value.name for value in values if value.name)
+    yield from (node.name for node in graph if node.name)
+
+
+class Names:
+    """The values and nodes of a model's main graph by name."""
+
+    def __init__(self, model: ir.Model) -> None:
+        graph = model.graph
+        self._model = model
+        self.values: dict[str, ir.Value] = {str(v.name): v for v in (*graph.inputs, *graph.initializers.values())}
+        self.nodes: dict[str, ir.Node] = {}
+        for node in graph:
+            self.nodes.setdefault(str(node.name), node)
+            self.values.update({v.name: v for v in node.outputs if v.name})
+
+    def value(self, name: str) -> ir.Value:
+        found = self.values.get(name)
+        if found is None:
+            raise self.unknown(name, "tensor", self.values)
+        return found
+
+    def unknown(self, name: str, what: str, known: Iterable[str]) -> InputError:
+        """Why there is nothing of that name, with the closest ones."""
+        inside = _holder(self._model, name)
+        if inside is not None:
+            return InputError(
+                f"'{name}' is inside the body of node '{inside.name}' ({inside.op_type}), which runs as a whole",
+                next_step=f"name a tensor of the main graph: what that node takes or gives, such as {_listed(inside)}",
+            )
+        close = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
+        return InputError(
+            f"there is no {what} '{name}' in the model",
+            next_step=f"did you mean {', '.join(close)}?" if close else "`torchport inspect` lists what there is",
+        )
+
+
+def _holder(model: ir.Model, name: str) -> ir.Node | None:
+    """The node of the main graph in whose branches a value or node of that name is."""
+    for node in model.graph:
+        for graph in subgraphs(node):
+            for inner in ir.traversal.RecursiveGraphIterator(graph):
+                if name == inner.name or any(v.name == name for v in inner.outputs):
+                    return node
+            if any(v.name == name for v in (*graph.inputs, *graph.initializers.values())):
+                return node
+    return None
+
+
+def _listed(node: ir.Node) -> str:
+    return ", ".join(f"'{v.name}'" for v in (*node.outputs, *node.inputs) if v is not None and v.name)

@@ -1,0 +1,106 @@
+"""Types as text and as onnx_ir objects: dtypes, tensor types, operator names and domains."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+import onnx_ir as ir
+
+from torchport.errors import InputError
+from torchport.results import TensorInfo
+
+_KNOWN_DOMAINS = ("ai.onnx", "com.microsoft", "com.ms")  # ONNX's and its engines'; every other is somebody's own
+
+
+def tensor_infos(values: Iterable[ir.Value]) -> tuple[TensorInfo, ...]:
+    """The records of a model's inputs or outputs."""
+    return tuple(
+        TensorInfo(
+            str(v.name),
+            v.dtype.numpy().name if v.dtype is not None else "?",
+            None if v.shape is None else tuple(d if isinstance(d, int) else d.value for d in v.shape),
+        )
+        for v in values
+    )
+
+
+def operator_name(node: ir.Node) -> str:
+    """``Conv``; ``my::FooOp`` for one that is not ONNX's."""
+    return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}::{node.op_type}"
+
+
+def is_own(domain: str) -> bool:
+    """Whether a domain is neither ONNX's nor an engine's."""
+    return bool(domain) and not any(domain == d or domain.startswith(d + ".") for d in _KNOWN_DOMAINS)
+
+
+def dtype_name(dtype: ir.DataType | None) -> str:
+    """As torch and numpy write it: ``float32``, ``int4``."""
+    if dtype is None:
+        return "?"
+    return {"FLOAT": "float32", "DOUBLE": "float64"}.get(dtype.name, dtype.name.lower())
+
+
+def type_text(kind: ir.TypeProtocol | None) -> str:
+    """``float32``, ``seq(float32)``, ``optional(int64)``."""
+    if isinstance(kind, ir.SequenceType):
+        return f"seq({type_text(kind.elem_type)})"
+    if isinstance(kind, ir.OptionalType):
+        return f"optional({type_text(kind.elem_type)})"
+    return dtype_name(kind.dtype if kind is not None else None)
+
+
+def _operator(node: ir.Node) -> str:
+    return f"{node.domain}::{node.op_type}" if node.domain else node.op_type
+
+
+def dtype_named(text: str) -> ir.DataType:
+    """The dtype a user means.
+
+    Raises:
+        InputError: there is none of that name.
+    """
+    names = {d.numpy().name: d for d in ir.DataType if d not in (ir.DataType.UNDEFINED, ir.DataType.STRING)}
+    if text not in names:
+        close = difflib.get_close_matches(str(text), names, n=3, cutoff=0.5)
+        raise InputError(
+            f"there is no dtype '{text}'",
+            next_step=f"did you mean {', '.join(close)}?" if close else f"it is one of {', '.join(names)}",
+        )
+    return names[text]
+
+
+def plain(dtype: ir.DataType) -> str:
+    """A dtype as numpy and PyTorch write it."""
+    return "string" if dtype == ir.DataType.STRING else str(dtype.numpy().name)
+
+
+def agrees(one: ir.Value, other: ir.Value) -> bool:
+    """Whether two values can be of one type and shape, as far as both are known."""
+    if one.type is not None and other.type is not None and one.type != other.type:
+        return False
+    if one.shape is None or other.shape is None:
+        return True
+    pairs = list(zip(one.shape, other.shape, strict=False))
+    return len(one.shape) == len(other.shape) and all(
+        a == b or not (isinstance(a, int) and isinstance(b, int)) for a, b in pairs
+    )
+
+
+def described(value: ir.Value) -> str:
+    """``float32[batch,3]``"""
+    dims = [] if value.shape is None else [d if isinstance(d, int) else d.value for d in value.shape]
+    shape = "" if value.shape is None else f"[{','.join('?' if d is None else str(d) for d in dims)}]"
+    return f"{type_text(value.type)}{shape}"
+
+
+# what ONNX and its engines bring; every other domain is somebody's own
+KNOWN_DOMAINS = frozenset(
+    {"", "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview", "ai.onnx.preview.training"}
+    | {"com.microsoft", "com.microsoft.nchwc", "com.microsoft.experimental", "com.ms.internal.nhwc"}
+)
+
+
+def is_custom(node: ir.Node) -> bool:
+    return node.domain not in KNOWN_DOMAINS
