@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from torchport.cli.compare import command
-from torchport.graph import files
+from torchport.files import onnx_files
 
 MODEL = """
 import torch
@@ -51,11 +51,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory, torchport: Torchport) -> Pa
     (folder / "model.py").write_text(MODEL)
     (folder / "program.py").write_text(PROGRAM)
     assert torchport("export", "model.py:Net", "-o", "right.onnx", cwd=folder).returncode == 0
-    model = files.load(folder / "right.onnx")
+    model = onnx_files.load(folder / "right.onnx")
     weight = model.graph.initializers["last.weight"]
     assert weight.const_value is not None
     weight.const_value = ir.tensor(weight.const_value.numpy() * 1.5, name="last.weight")
-    files.save(model, folder / "wrong.onnx")
+    onnx_files.save(model, folder / "wrong.onnx")
     assert torchport("record", "-o", "calls", "program.py", cwd=folder).returncode == 0
     return folder
 
@@ -208,10 +208,10 @@ def test_a_custom_operator_is_a_layer_like_any_other(tmp_path: Path, torchport: 
     untouched = torchport(*words, cwd=tmp_path)
     assert untouched.returncode == 0, untouched.stderr
     assert [x["state"] for x in json.loads(untouched.stdout)["layers"]] == ["agrees"] * 3
-    model = files.load(tmp_path / "own.onnx")
+    model = onnx_files.load(tmp_path / "own.onnx")
     (node,) = (n for n in model.graph if n.domain == "comparetest")
     node.replace_input_with(1, node.inputs[0])
-    files.save(model, tmp_path / "own.onnx", check=False)
+    onnx_files.save(model, tmp_path / "own.onnx", check=False)
     wrong = torchport(*words, cwd=tmp_path)
     first = json.loads(wrong.stdout)["first_divergence"]
     assert wrong.returncode == 1

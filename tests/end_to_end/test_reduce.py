@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 
 from torchport.cli.reduce import command
 from torchport.engines.base import open_session
-from torchport.graph import files
+from torchport.files import onnx_files
 
 SHAPE = [2, 3]
 
@@ -32,7 +32,7 @@ def saved(path: Path, ops: list[str]) -> Path:
     model = ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10))
     for i, node in enumerate(model.graph):
         node.metadata_props.update({"torchport.module": f"layers.{i}", "torchport.source": f"net.py:{i + 10}"})
-    return files.save(model, path, check=False)
+    return onnx_files.save(model, path, check=False)
 
 
 def call(*words: object) -> Result:
@@ -134,9 +134,9 @@ def test_mistakes_are_said_in_plain_words(tmp_path: Path, words: list[str], mess
 
 
 def test_a_dynamic_input_has_to_be_given(tmp_path: Path) -> None:
-    model = files.load(chain(tmp_path))
+    model = onnx_files.load(chain(tmp_path))
     model.graph.inputs[0].shape = ir.Shape(["batch", 3])
-    path = files.save(model, tmp_path / "d.onnx")
+    path = onnx_files.save(model, tmp_path / "d.onnx")
     result = call(path, "--against", "reference", "-o", tmp_path / "s.onnx", "-q")
     assert result.exit_code == 2
     assert "input 'x' has no fixed shape" in result.output

@@ -12,7 +12,7 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from torchport.graph.files import load
+from torchport.files.onnx_files import load
 
 FLOAT = TensorProto.FLOAT
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from made_models import listed, model, number_in
 
-from torchport.graph.files import save
+from torchport.files.onnx_files import save
 
 SIZE = 6000  # numbers: 24 kB, more than one write
 KINDS = {"inside": (False, False), "outside": (True, True), "moves out": (False, True), "moves in": (True, False)}

@@ -17,12 +17,12 @@ import pytest
 from onnx import helper, numpy_helper
 
 from torchport.errors import FileError
+from torchport.files.onnx_files import load, save
 from torchport.graph import content
 from torchport.graph.content import apart, same_content
 from torchport.graph.difference import Difference
 from torchport.graph.difference_text import text
 from torchport.graph.diffing import diff
-from torchport.graph.files import load, save
 
 MODEL = """<ir_version: 10, opset_import: ["" : 20, "local" : 1]>
 g (float[N,4] x, float[N,4] z, bool c) => (float[N,4] y, float[N,4] e)

@@ -15,7 +15,7 @@ from made_models import good, listed, node, proto_of, square
 from onnx import numpy_helper
 
 from torchport.errors import SaveError
-from torchport.graph.files import load, save, to_bytes
+from torchport.files.onnx_files import load, save, to_bytes
 
 
 def test_the_data_file_is_named_by_its_content_aligned_and_holds_equal_weights_once(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ MEASURED = """
 import sys, numpy as np, onnx_ir as ir, onnx.checker
 sys.path.insert(0, {tests!r})
 from made_models import model
-from torchport.graph.files import load, save
+from torchport.files.onnx_files import load, save
 
 def peak():
     return int(open("/proc/self/status").read().split("VmHWM:")[1].split()[0]) // 1024

@@ -12,8 +12,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from torchport.errors import FileError, UnsafeFileError
-from torchport.graph.external import check_external
-from torchport.graph.files import load
+from torchport.files.external_data import check_external
+from torchport.files.onnx_files import load
 
 FLOAT = TensorProto.FLOAT
 
@@ -351,7 +351,7 @@ def test_a_hostile_tensor_is_found_wherever_it_hides(
 def test_external_data_is_readable_wherever_it_is(
     folder: Path, place: Callable[[TensorProto], onnx.ModelProto], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from torchport.graph.files import to_bytes
+    from torchport.files.onnx_files import to_bytes
 
     monkeypatch.chdir(folder)
     model = load(written(place(external()), folder).name)

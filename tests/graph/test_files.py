@@ -14,8 +14,8 @@ from made_models import good, listed, node, proto_of, square, value
 from onnx import TensorProto, helper, numpy_helper
 
 from torchport.errors import SaveError
-from torchport.graph import files
-from torchport.graph.files import load, save, to_bytes, weight_bytes
+from torchport.files import onnx_files
+from torchport.files.onnx_files import load, save, to_bytes, weight_bytes
 
 
 @pytest.mark.parametrize("external", [None, False, True])
@@ -105,7 +105,7 @@ def test_weights_are_counted_without_being_read(tmp_path: Path) -> None:
 
 
 def test_weights_beyond_the_limit_go_out_by_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "INLINE_LIMIT", 4096)
+    monkeypatch.setattr(onnx_files, "INLINE_LIMIT", 4096)
     save(ir.from_proto(good()), tmp_path / "m.onnx")
     assert len(list(tmp_path.glob("*.data"))) == 1
 

@@ -12,9 +12,9 @@ from made_models import FLOAT, good, written
 from onnx import TensorProto, helper
 
 from torchport.errors import FileError, InputError, TorchportError
-from torchport.graph import narrowing
+from torchport.files import partial_load
+from torchport.files.onnx_files import load, save, to_bytes
 from torchport.graph.cutting import cut
-from torchport.graph.files import load, save, to_bytes
 
 ROUNDS = 150
 
@@ -100,7 +100,7 @@ def _outcome(model: object, begin: list[str], end: list[str], complete: bool) ->
 def test_a_cut_of_a_file_is_the_cut_of_the_model_in_it(
     tmp_path: Path, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(narrowing, "_FEW", few)
+    monkeypatch.setattr(partial_load, "_FEW", few)
     parts = errors = narrow = 0
     for seed in range(ROUNDS):
         made = _Made(seed)
@@ -109,7 +109,7 @@ def test_a_cut_of_a_file_is_the_cut_of_the_model_in_it(
         found = _outcome(path, begin, end, complete)
         assert found == _outcome(load(path), begin, end, complete), (seed, begin, end)
         parts, errors = parts + isinstance(found, bytes), errors + isinstance(found, str)
-        narrow += narrowing.narrowed(path.read_bytes(), begin, end) is not None
+        narrow += partial_load.narrowed(path.read_bytes(), begin, end) is not None
     assert parts > ROUNDS / 4
     assert errors > ROUNDS / 10
     assert narrow > ROUNDS / 4
@@ -125,7 +125,7 @@ def test_a_beginning_that_is_an_output_of_the_model_stays_one(tmp_path: Path) ->
 
 
 def test_only_the_nodes_and_weights_of_the_part_are_made(tmp_path: Path) -> None:
-    message = narrowing.narrowed(_with_types(good()).SerializeToString(), ["c"], ["d"])
+    message = partial_load.narrowed(_with_types(good()).SerializeToString(), ["c"], ["d"])
     assert message is not None
     assert [node.op_type for node in message.graph.node] == ["Mul"]
     assert [tensor.name for tensor in message.graph.initializer] == ["b"]
@@ -150,7 +150,7 @@ def test_what_is_made_twice_or_stated_twice_is_left_to_the_whole_model(tmp_path:
         cut(written(proto, tmp_path), ["a"], ["d"])
     proto = _with_types(good())
     proto.graph.value_info.append(_info("c"))
-    assert narrowing.narrowed(proto.SerializeToString(), ["a"], ["d"]) is None
+    assert partial_load.narrowed(proto.SerializeToString(), ["a"], ["d"]) is None
 
 
 @pytest.mark.parametrize("content", [b"\xff" * 9, b"\x3a\x7f", b"PK\x03\x04", b"\x3a\x02\x0a\x63"])
@@ -165,7 +165,7 @@ def test_what_is_no_model_is_told_as_when_it_is_opened(tmp_path: Path, content: 
 
 def test_types_that_the_file_does_not_state_are_inferred(tmp_path: Path) -> None:
     path = written(good(), tmp_path)
-    assert narrowing.narrowed(path.read_bytes(), ["a"], ["d"]) is not None
+    assert partial_load.narrowed(path.read_bytes(), ["a"], ["d"]) is not None
     part = cut(path, ["a"], ["d"])
     assert [str(v.shape) for v in (*part.graph.inputs, *part.graph.outputs)] == ["[32,32]", "[32,32]"]
     assert to_bytes(part) == to_bytes(cut(load(path), ["a"], ["d"]))

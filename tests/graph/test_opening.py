@@ -14,7 +14,7 @@ import pytest
 from made_models import good, node, proto_of, written
 
 from torchport.errors import FileError
-from torchport.graph.files import load, save
+from torchport.files.onnx_files import load, save
 
 
 def _zip(path: Path) -> None:

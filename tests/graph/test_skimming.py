@@ -10,8 +10,7 @@ from google.protobuf.message import DecodeError
 from made_models import FLOAT, good
 from onnx import GraphProto, ModelProto, NodeProto, helper
 
-from torchport.graph.skimming import SkimmedModel, UnclearError, number, weight_name
-from torchport.graph.varints import read_varint, varint
+from torchport.files.protobuf_scan import SkimmedModel, UnclearError, number, read_varint, varint, weight_name
 
 NODES = 400
 

@@ -16,8 +16,8 @@ import pytest
 from made_models import fail_at, listed, model, number_in
 
 from torchport.errors import SaveError
-from torchport.graph import locks, staging
-from torchport.graph.files import load, save
+from torchport.files import commit, filesystem
+from torchport.files.onnx_files import load, save
 from torchport.irtools import serialization
 
 
@@ -129,7 +129,7 @@ def test_a_real_full_disk_is_reported(tmp_path: Path) -> None:
     code = (
         "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
         f"sys.path.insert(0, {str(Path(__file__).parent)!r}); from made_models import model; "
-        "from torchport.graph.files import save; "
+        "from torchport.files.onnx_files import save; "
         "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)); "
         f"save(model(1, 1_000_000), {str(tmp_path / 'm.onnx')!r}, external=True)"
     )
@@ -183,14 +183,14 @@ def test_what_a_killed_writer_left_is_removed_and_a_living_ones_is_not(tmp_path:
     target = tmp_path / "m.onnx"
     (tmp_path / ".m.onnx.dead.torchport").mkdir()
     (tmp_path / ".m.onnx.mine").mkdir()
-    with staging.staging(target) as living:
+    with commit.staging(target) as living:
         save(model(1), target)
         assert living.exists()
     assert listed(tmp_path) == [".m.onnx.mine", "m.onnx"]
 
 
 def test_a_lock_held_for_ever_is_an_error_not_a_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(locks, "_LOCK_SECONDS", 0.05)
-    with locks.locked(tmp_path), pytest.raises(SaveError, match="locked"):
+    monkeypatch.setattr(filesystem, "_LOCK_SECONDS", 0.05)
+    with filesystem.locked(tmp_path), pytest.raises(SaveError, match="locked"):
         save(model(1), tmp_path / "m.onnx")
     assert listed(tmp_path) == []

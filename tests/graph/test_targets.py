@@ -12,9 +12,9 @@ import pytest
 from made_models import fail_at, listed, model, number_in
 
 from torchport.errors import SaveError
-from torchport.graph import files
-from torchport.graph.files import save
-from torchport.graph.targets import check_target
+from torchport.files import onnx_files
+from torchport.files.filesystem import check_target
+from torchport.files.onnx_files import save
 
 
 def test_too_little_space_is_noticed_before_anything_is_written(
@@ -22,7 +22,7 @@ def test_too_little_space_is_noticed_before_anything_is_written(
 ) -> None:
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage(9000, 8000, 1000))
-    monkeypatch.setattr(files, "staging", None)
+    monkeypatch.setattr(onnx_files, "staging", None)
     with pytest.raises(SaveError, match="8,192 bytes are needed, 1,000 are free"):
         save(model(1), tmp_path / "m.onnx")
 

@@ -13,7 +13,7 @@ import numpy as np
 from made_models import listed, model, number_in
 
 from torchport.errors import FileError
-from torchport.graph.files import load, save
+from torchport.files.onnx_files import load, save
 
 ROUNDS = 15
 
@@ -82,6 +82,6 @@ def test_a_writer_that_is_killed_does_not_keep_the_other_from_saving(tmp_path: P
 def test_saving_again_in_another_process_gives_the_same_bytes_and_no_more_of_them(tmp_path: Path) -> None:
     path = save(model(1, 5000), tmp_path / "m.onnx", external=True)
     before = {name: (tmp_path / name).read_bytes() for name in listed(tmp_path)}
-    code = f"from torchport.graph.files import load, save; save(load({str(path)!r}), {str(path)!r}, external=True)"
+    code = f"from torchport.files.onnx_files import load, save; save(load({str(path)!r}), {str(path)!r}, external=True)"
     subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONHASHSEED": "7"})
     assert {name: (tmp_path / name).read_bytes() for name in listed(tmp_path)} == before

@@ -12,9 +12,9 @@ from made_models import good, node, proto_of, value, written
 from onnx import helper
 
 from torchport.errors import FileError, UnsafeFileError
-from torchport.graph import external
-from torchport.graph.files import load
-from torchport.graph.well_formed import check_well_formed
+from torchport.files import external_data
+from torchport.files.onnx_files import load
+from torchport.files.validation import check_well_formed
 
 
 def _changed(change: Callable[[onnx.ModelProto], object]) -> onnx.ModelProto:
@@ -117,6 +117,6 @@ def test_many_nodes_are_checked_quickly(tmp_path: Path) -> None:
     steps = [helper.make_node("Relu", [f"v{i}"], [f"v{i + 1}"]) for i in range(20_000)]
     proto = proto_of(node("Abs", "x", to="v0"), *steps, node("Abs", "v20000"))
     started = time.perf_counter()
-    external.check_external(proto, tmp_path)
+    external_data.check_external(proto, tmp_path)
     assert check_well_formed(proto, "here")
     assert time.perf_counter() - started < 5

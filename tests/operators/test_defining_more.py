@@ -287,7 +287,7 @@ def test_the_garbage_collector_may_take_options_before_the_session() -> None:
     import onnxruntime
 
     from torchport.engines.onnxruntime import _options
-    from torchport.graph import files
+    from torchport.files import onnx_files
 
     library = building.build([KERNELS])
     define = tp.operator("tests::gc_add", schema="(Tensor a, Tensor b, float alpha=3.0) -> Tensor")
@@ -296,7 +296,9 @@ def test_the_garbage_collector_may_take_options_before_the_session() -> None:
     op.kernel(KERNELS)
     exported = tp.export(lambda a, b: op(a, b), (torch.randn(3), torch.randn(3)), route="export")
     options = _options([str(library)])
-    session = onnxruntime.InferenceSession(files.to_bytes(exported.model), options, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        onnx_files.to_bytes(exported.model), options, providers=["CPUExecutionProvider"]
+    )
     session._sess_options = None
     del options
     gc.collect()

@@ -33,14 +33,14 @@ def command(
     """
     with progress(quiet or as_json) as say:
         say("loading")
-        from torchport.graph import files
+        from torchport.files import onnx_files
+        from torchport.files.filesystem import check_target
         from torchport.graph.cutting import cut
-        from torchport.graph.targets import check_target
 
         check_target(output)
         part = cut(file, names(begin), names(end), module=module, complete=complete)
         say("saving")
-        files.save(part, output)
+        onnx_files.save(part, output)
     show_part(part, output, as_json)
 
 

@@ -120,12 +120,12 @@ class _Verifying:
 
 
 def _run(file: str, output: str, steps: list[Any], say: Any, verifying: _Verifying | None) -> Any:
-    from torchport.graph import files
-    from torchport.graph.targets import check_target
+    from torchport.files import onnx_files
+    from torchport.files.filesystem import check_target
     from torchport.irtools.metadata import PROOF
 
     check_target(output)
-    model, done = _apply(files.load(file), steps, say)
+    model, done = _apply(onnx_files.load(file), steps, say)
     proof = None
     if verifying is not None:
         say("proving")
@@ -133,7 +133,7 @@ def _run(file: str, output: str, steps: list[Any], say: Any, verifying: _Verifyi
     elif any(one["changed"] and not step.edit.same for one, step in zip(done, steps, strict=True)):
         model.metadata_props.pop(PROOF, None)  # what was proven was proven of the model before
     say("saving")
-    files.save(model, output)
+    onnx_files.save(model, output)
     return done, proof
 
 
@@ -157,14 +157,14 @@ def _prove(file: str, model: Any, steps: list[Any], verifying: _Verifying) -> An
     from torchport.cli import arrays
     from torchport.engines.base import open_session
     from torchport.errors import ProofError
-    from torchport.graph import files
+    from torchport.files import onnx_files
     from torchport.pipeline.same_meaning import prove_same
 
     libraries = load_libraries(verifying.libraries)
     given = None
     if verifying.inputs:
         given = arrays.read(open_session(model, libraries=libraries), verifying.inputs, seed=0)
-    proof = prove_same(files.load(file), model, inputs=given, libraries=libraries)
+    proof = prove_same(onnx_files.load(file), model, inputs=given, libraries=libraries)
     if not proof.passed:
         meant = [step.edit.name for step in steps if step.edit.name in _NEW_ANSWERS]
         hint = f"; run --{meant[0]} without --verify: it changes answers" if meant else ""

@@ -72,7 +72,7 @@ def command(
     """
     with progress(quiet or as_json) as say:
         say("loading")
-        from torchport.graph.targets import check_target
+        from torchport.files.filesystem import check_target
         from torchport.pipeline.exporting import DEFAULT_OPSET, export
 
         check_target(output)

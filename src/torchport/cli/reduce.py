@@ -65,12 +65,12 @@ def command(file: str, output: str, as_json: bool, quiet: bool, all_parts: bool,
     with progress(quiet or as_json) as say:
         say("loading")
         from torchport.comparing.reducing import reduce
-        from torchport.graph import files
-        from torchport.graph.targets import check_target
+        from torchport.files import onnx_files
+        from torchport.files.filesystem import check_target
 
         check_target(output)
         options["own"] = load_libraries(options["libraries"])
-        model = files.load(file)
+        model = onnx_files.load(file)
         fails, recorded = _asked(model, options)
         found = reduce(model, fails, inputs=recorded, all_parts=all_parts, progress=say)
         say("saving")
@@ -108,7 +108,7 @@ def _numbers(model: ir.Model, options: Mapping[str, Any]) -> tuple[Numbers, Reco
     from torchport.comparing.checks import Numbers
     from torchport.engines.base import engines
     from torchport.errors import OptionError
-    from torchport.graph import files
+    from torchport.files import onnx_files
 
     against = options["against"]
     if against in engines():
@@ -118,7 +118,7 @@ def _numbers(model: ir.Model, options: Mapping[str, Any]) -> tuple[Numbers, Reco
         raise OptionError(
             f"--against '{against}' is neither an engine nor a file", next_step=f"engines: {', '.join(engines())}"
         )
-    recorded = _recorded(files.load(against), options["engine"], options)
+    recorded = _recorded(onnx_files.load(against), options["engine"], options)
     return Numbers(options["engine"], against=recorded, limit=_limit(options), libraries=options["own"]), recorded
 
 
@@ -165,9 +165,9 @@ def _numbered(output: str, place: int) -> Path:
 def _save(part: Reduced, fails: Check, path: Path) -> dict[str, str]:
     """The part, its inputs, and, if numbers were compared, what it should answer."""
     from torchport.comparing.checks import Numbers
-    from torchport.graph import files
+    from torchport.files import onnx_files
 
-    files.save(part.model, path, check=False)  # a part may fail because it is no valid model
+    onnx_files.save(part.model, path, check=False)  # a part may fail because it is no valid model
     saved = {"model": str(path)}
     if part.inputs:
         saved["inputs"] = _save_arrays(path.with_suffix(".npz"), part.inputs)

@@ -27,9 +27,9 @@ def command(file: str, at: str | None, parts: int | None, output: str, as_json: 
         raise click.UsageError("give --at TENSORS or --parts N")
     with progress(quiet or as_json) as say:
         say("loading")
-        from torchport.graph import files
+        from torchport.files import onnx_files
+        from torchport.files.filesystem import check_target
         from torchport.graph.splitting import split
-        from torchport.graph.targets import check_target
 
         target = Path(output)
         given = split(file, names(at) if at is not None else int(parts or 0))
@@ -38,7 +38,7 @@ def command(file: str, at: str | None, parts: int | None, output: str, as_json: 
             check_target(path)
         say("saving")
         for part, path in zip(given, paths, strict=True):
-            files.save(part, path)
+            onnx_files.save(part, path)
     if as_json:
         print_json({"paths": paths})
         return

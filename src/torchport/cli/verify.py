@@ -39,10 +39,10 @@ def command(
     """
     with progress(quiet or as_json) as say:
         say("loading")
-        from torchport.graph import files
+        from torchport.files import onnx_files
         from torchport.pipeline.verifying import verify
 
-        files.load(file)  # a broken file is said before a slow import
+        onnx_files.load(file)  # a broken file is said before a slow import
         source = load(against, seed=seed, trust=trust)
         args, kwargs = gather(source, inputs, seed, required=False)
         options["libraries"] = load_libraries(options["libraries"])

@@ -23,7 +23,7 @@ from torchport.comparing.recorded import Recorded
 from torchport.comparing.samples import save_arrays
 from torchport.engines.base import open_session
 from torchport.errors import EngineError, InputError, OptionError
-from torchport.graph import files
+from torchport.files import onnx_files
 from torchport.proving.metrics import check_output
 from torchport.proving.tolerances import Tolerance, tolerance
 from torchport.tensors import FLOATS, Array, numpy_dtype
@@ -234,7 +234,7 @@ def _coarsest(model: ir.Model) -> str | None:
 def as_file(model: ir.Model) -> Iterator[Path]:
     """The model as a file, for as long as it is looked at."""
     with tempfile.TemporaryDirectory(prefix="torchport-") as folder:
-        yield files.save(model, Path(folder) / "model.onnx", check=False)
+        yield onnx_files.save(model, Path(folder) / "model.onnx", check=False)
 
 
 def load_arrays(path: str | os.PathLike[str]) -> dict[str, Array]:

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from torchport.comparing.samples import save_sample
 from torchport.errors import InputError, SaveError
-from torchport.graph import files
+from torchport.files import onnx_files
 from torchport.graph.cutting import cut
 from torchport.irtools.traversal import used_by
 from torchport.tensors import Array
@@ -52,7 +52,9 @@ def save_node(
     name = "".join(c if c.isalnum() or c in "-_." else "_" for c in str(node.name)) or "node"
     target, data = folder / f"{name}.onnx", folder / f"{name}.npz"
     known = all(v.shape is not None for v in (*part.graph.inputs, *part.graph.outputs))
-    files.save(part, target, check=known)  # what a loop gives may have no shape: engines run that, the checker refuses
+    onnx_files.save(
+        part, target, check=known
+    )  # what a loop gives may have no shape: engines run that, the checker refuses
     save_sample(data, {**inputs, **{f"expected.{k}": v for k, v in expected.items()}})
     return str(target), str(data)
 

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from torchport.capture.origins import write_origins
 from torchport.engines.base import open_session
 from torchport.errors import EngineError, TorchportError
-from torchport.graph import files
+from torchport.files import onnx_files
 from torchport.graph.exposing import expose
 from torchport.results import TensorInfo
 from torchport.tensors import Array, numpy_dtype
@@ -62,7 +62,7 @@ class Layered:
         engine: str,
         libraries: Sequence[str | os.PathLike[str]] = (),
     ) -> None:
-        self.given = files.load(model) if isinstance(model, (str, os.PathLike)) else model
+        self.given = onnx_files.load(model) if isinstance(model, (str, os.PathLike)) else model
         self.outputs = [str(v.name) for v in self.given.graph.outputs]
         computes = any(n.op_type != "Constant" for n in self.given.graph)
         self.model = expose(self.given) if computes else self.given.clone()

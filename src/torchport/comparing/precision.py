@@ -20,7 +20,7 @@ from torchport.comparing.recorded import Recorded, fit, rounded, without_unused_
 from torchport.comparing.restoring import Layer, Restorer
 from torchport.engines.base import open_session
 from torchport.errors import EngineError, InputError
-from torchport.graph import files
+from torchport.files import onnx_files
 from torchport.graph.cutting import cut
 from torchport.irtools.names import Names
 from torchport.proving.metrics import check_output
@@ -105,7 +105,7 @@ def needs_precision(
         ['encoder.layers.3.norm']
     """
     say = progress or (lambda text: None)
-    whole, lower = (m if isinstance(m, ir.Model) else files.load(m) for m in (reference, candidate))
+    whole, lower = (m if isinstance(m, ir.Model) else onnx_files.load(m) for m in (reference, candidate))
     given = [samples] if isinstance(samples, Mapping) else list(samples)
     trial = _Trial(whole, given, tolerance, engine, libraries)
     before, worst = trial.of(lower)

@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from torchport.engines.base import open_session
 from torchport.errors import EngineError, InputError
-from torchport.graph import files
+from torchport.files import onnx_files
 from torchport.graph.cutting import cut
 from torchport.irtools.inference import without_weights
 from torchport.irtools.names import Names
@@ -48,7 +48,7 @@ class Recorded:
         engine: str = "onnxruntime",
         libraries: Sequence[str | os.PathLike[str]] = (),
     ) -> None:
-        whole = model if isinstance(model, ir.Model) else files.load(model)
+        whole = model if isinstance(model, ir.Model) else onnx_files.load(model)
         self._check_inputs(whole, inputs)
         self.model = typed(whole, engine, libraries)
         self.engine = engine

@@ -18,7 +18,7 @@ import onnx_ir as ir
 from torchport.comparing.recorded import Recorded, fit, rounded, typed
 from torchport.comparing.units import Units
 from torchport.errors import EngineError, InputError, OptionError, TorchportError
-from torchport.graph import files
+from torchport.files import onnx_files
 from torchport.irtools.metadata import module_of
 from torchport.results import Origin
 from torchport.tensors import Array
@@ -88,7 +88,7 @@ def reduce(
         >>> small.names, small.checks
         (('node_Div_7',), 9)
     """
-    whole = model if isinstance(model, ir.Model) else files.load(model)
+    whole = model if isinstance(model, ir.Model) else onnx_files.load(model)
     recorded = Recorded(whole, inputs) if isinstance(inputs, Mapping) else inputs
     own = typed(whole, recorded.engine, recorded.libraries) if recorded else typed(whole, "onnxruntime")
     units = Units(own, recorded.knows if recorded else None)

@@ -19,7 +19,7 @@ import onnxruntime as ort
 from torchport.engines import custom
 from torchport.engines.weights import weights_as_inputs
 from torchport.errors import EngineError
-from torchport.graph import files
+from torchport.files import onnx_files
 from torchport.results import TensorInfo
 from torchport.tensors import Array
 
@@ -31,7 +31,7 @@ _QUIET = 4  # its messages come back as exceptions; printing them too helps nobo
 def open_session(source: Path | ir.Model, libraries: Sequence[str | os.PathLike[str]] = ()) -> OrtRunner | _InPython:
     """Open a file as any user would, or a model in memory without holding its weights twice."""
     model = (
-        files.load(source) if isinstance(source, Path) else source
+        onnx_files.load(source) if isinstance(source, Path) else source
     )  # refuses hostile files before the engine sees them
     needs = custom.needs(model, libraries)
     paths = [str(p) for p in needs.libraries]

@@ -14,14 +14,14 @@ from onnx.reference import ReferenceEvaluator
 
 from torchport.engines import custom
 from torchport.errors import EngineError
-from torchport.graph import files
+from torchport.files import onnx_files
 from torchport.irtools.types import tensor_infos
 from torchport.tensors import Array
 
 
 def open_session(source: Path | ir.Model, libraries: Sequence[str | os.PathLike[str]] = ()) -> ReferenceRunner:
     """Libraries are of no use here: PyTorch runs the operators that were defined in this process."""
-    model = files.load(source) if isinstance(source, Path) else source
+    model = onnx_files.load(source) if isinstance(source, Path) else source
     own = custom.python_classes(model)
     try:
         runner = ReferenceRunner(ReferenceEvaluator(ir.to_proto(model), new_ops=own), model)

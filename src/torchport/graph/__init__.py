@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from torchport.facade import lazy_names
 
 if TYPE_CHECKING:
+    from torchport.files.onnx_files import load as load, save as save
     from torchport.graph.cutting import cut as cut
     from torchport.graph.describing import describe as describe
     from torchport.graph.diffing import diff as diff
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from torchport.graph.edits.shaping import clear_shapes as clear_shapes, set_dim as set_dim, set_shape as set_shape
     from torchport.graph.edits.tidying import deduplicate as deduplicate, remove_unused as remove_unused, sort as sort
     from torchport.graph.exposing import expose as expose
-    from torchport.graph.files import load as load, save as save
     from torchport.graph.linting import lint as lint
     from torchport.graph.neighbors import look as look
     from torchport.graph.opset import convert as set_opset  # noqa: F401 -- its public name
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
+        "torchport.files.onnx_files": "load save",
         "torchport.graph.cutting": "cut",
         "torchport.graph.describing": "describe",
         "torchport.graph.diffing": "diff",
@@ -63,7 +64,6 @@ __getattr__, __dir__, __all__ = lazy_names(
         "torchport.graph.edits.shaping": "set_dim set_shape clear_shapes",
         "torchport.graph.edits.tidying": "sort deduplicate remove_unused",
         "torchport.graph.exposing": "expose",
-        "torchport.graph.files": "load save",
         "torchport.graph.linting": "lint",
         "torchport.graph.neighbors": "look",
         "torchport.graph.opset": "convert=set_opset",

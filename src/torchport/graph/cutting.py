@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 import onnx_ir as ir
 
 from torchport.errors import InputError
-from torchport.graph import files
+from torchport.files import onnx_files
 from torchport.graph.covering import Need, missing_inputs
 from torchport.irtools.inference import UNINFERABLE, infer_missing
 from torchport.irtools.metadata import MODULE
@@ -67,7 +67,7 @@ def _opened(
     path: str | os.PathLike[str], inputs: Sequence[str], outputs: Sequence[str], module: str | None
 ) -> ir.Model:
     """The model in a file, or as much of it as the part can need: which nodes are a module's, only all can tell."""
-    return files.load(path) if module is not None else files.load_between(path, inputs, outputs)
+    return onnx_files.load(path) if module is not None else onnx_files.load_between(path, inputs, outputs)
 
 
 def _know_types(model: ir.Model, values: list[ir.Value]) -> None:

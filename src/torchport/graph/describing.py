@@ -13,10 +13,10 @@ from typing import Any
 import onnx_ir as ir
 
 from torchport.errors import FileError, OptionError, TorchportError
-from torchport.graph import files
+from torchport.files import onnx_files
+from torchport.files.validation import BROKEN
 from torchport.graph.cost import measured, subgraphs, used_by
 from torchport.graph.description import Description, DtypeTotal, LocalFunction, Module, OwnOperator, Subgraph, Weight
-from torchport.graph.well_formed import BROKEN
 from torchport.irtools.metadata import module_of
 from torchport.irtools.polynomials import Size
 from torchport.irtools.shapes import Shapes
@@ -104,7 +104,7 @@ def _describe(loaded: ir.Model, path: str, at: Mapping[str, int]) -> Description
 def opened(model: ir.Model | str | os.PathLike[str]) -> tuple[ir.Model, str]:
     """The model, and the path of the file it is from."""
     if isinstance(model, (str, os.PathLike)):
-        return files.load(model), os.fspath(model)
+        return onnx_files.load(model), os.fspath(model)
     return model, ""
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from torchport.graph import files
+from torchport.files import onnx_files
 from torchport.irtools.metadata import MODULE
 from torchport.irtools.names import Names
 
@@ -24,7 +24,7 @@ def expose(model: ir.Model | str | os.PathLike[str], tensors: Sequence[str] | st
     Raises:
         InputError: nothing in the model is called so.
     """
-    whole = files.load(model) if isinstance(model, (str, os.PathLike)) else model
+    whole = onnx_files.load(model) if isinstance(model, (str, os.PathLike)) else model
     copy = whole.clone()
     names = Names(copy)
     there = set(copy.graph.outputs)

@@ -17,11 +17,11 @@ import onnx_ir as ir
 from onnx import ModelProto, TensorProto
 
 from torchport.errors import FileError, TorchportError
-from torchport.graph import opening
+from torchport.files import reader
+from torchport.files.validation import check_functions
 from torchport.graph.faults import SEVERITIES, Fault
 from torchport.graph.lint_rules import data, inference, kernels, names, nodes, unused, versions
 from torchport.graph.lint_rules.scopes import read
-from torchport.graph.well_formed import check_functions
 from torchport.irtools.inference import drop_weights, without_weights
 from torchport.irtools.serialization import tensors, unread_tensors
 from torchport.process import silence
@@ -66,7 +66,7 @@ def _message(model: ir.Model | str | os.PathLike[str]) -> tuple[ModelProto, Path
     """The model as a message, the folder its data is in, and what is wrong with the data of a model in memory."""
     if isinstance(model, (str, os.PathLike)):
         path = Path(model)
-        return opening.parse(opening.read(path), path), path.parent.absolute(), []
+        return reader.parse(reader.read(path), path), path.parent.absolute(), []
     gone = [tensor for tensor in unread_tensors(model) if not os.path.isfile(tensor.path)]
     found = [
         Fault(

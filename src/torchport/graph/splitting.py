@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from torchport.errors import InputError
-from torchport.graph import files
+from torchport.files import onnx_files
 from torchport.graph.cutting import cut
 from torchport.irtools.names import Names
 from torchport.irtools.traversal import used_by
@@ -29,7 +29,7 @@ def split(model: ir.Model | str | os.PathLike[str], at: Sequence[str] | int) -> 
     Example:
         >>> first, second = tp.graph.split("model.onnx", at=["relu_4"])
     """
-    whole = files.load(model) if isinstance(model, (str, os.PathLike)) else model
+    whole = onnx_files.load(model) if isinstance(model, (str, os.PathLike)) else model
     nodes = list(whole.graph)
     groups = _even(nodes, at) if isinstance(at, int) else _at(whole, nodes, at)
     parts: list[ir.Model] = []

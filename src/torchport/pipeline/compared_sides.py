@@ -25,7 +25,7 @@ from torchport.comparing.samples import Sample, read_samples
 from torchport.comparing.saved_calls import rebuilt
 from torchport.engines.base import open_session
 from torchport.errors import ForwardError, InputError, RandomModelError, TorchportError
-from torchport.graph import files
+from torchport.files import onnx_files
 from torchport.pipeline.compared_samples import tensors_of
 from torchport.process import silence
 from torchport.tensors import Array, is_torch, to_torch
@@ -57,7 +57,7 @@ def is_saved(source: Any) -> bool:
 
 def _loaded(path: str | os.PathLike[str]) -> ir.Model:
     """A model whose weights lie in memory as numbers: several sessions are opened, none of which copies them again."""
-    model = files.load(path)
+    model = onnx_files.load(path)
     for value in model.graph.initializers.values():
         tensor = value.const_value
         if isinstance(tensor, ir.serde.TensorProtoTensor) and tensor.dtype == ir.DataType.FLOAT:

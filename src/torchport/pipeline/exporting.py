@@ -14,8 +14,9 @@ from torchport import process
 from torchport.capture import choose
 from torchport.capture.state import Mode
 from torchport.errors import OptionError
-from torchport.graph import files, opset as opsets
-from torchport.graph.targets import check_target
+from torchport.files import onnx_files
+from torchport.files.filesystem import check_target
+from torchport.graph import opset as opsets
 from torchport.pipeline.attempts import Attempts
 from torchport.pipeline.job import Job, Progress
 from torchport.process import silence
@@ -118,7 +119,7 @@ def export(
     if target is not None:
         job.say("saving")
         with silence():
-            files.save(exported.model, target, external=external_data)
+            onnx_files.save(exported.model, target, external=external_data)
     return exported
 
 

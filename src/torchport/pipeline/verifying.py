@@ -19,7 +19,7 @@ from torchport.capture.state import Mode
 from torchport.capture.structure import Call, signature_of
 from torchport.engines.base import Session, open_session
 from torchport.errors import FileError, InputError
-from torchport.graph import files
+from torchport.files import onnx_files
 from torchport.pipeline.attempts import candidate
 from torchport.pipeline.job import Job, Progress
 from torchport.process import silence
@@ -74,7 +74,7 @@ def verify(
         ran = tuple(Finding(f"{name} has no kernel: PyTorch ran it for the proof") for name in session.in_python)
         proof = dataclasses.replace(proof, findings=(*proof.findings, *ran))
         if proof.failures:
-            graph = files.load(model) if not isinstance(model, ir.Model) else model
+            graph = onnx_files.load(model) if not isinstance(model, ir.Model) else model
             proof = dataclasses.replace(proof, findings=(*proof.findings, *_other_weights(graph, subject.target)))
     return proof
 

@@ -12,8 +12,8 @@ import onnxruntime as ort
 import pytest
 
 from torchport.errors import InputError, OpsetError
+from torchport.files.onnx_files import save
 from torchport.graph.edits.replacing import replace
-from torchport.graph.files import save
 from torchport.graph.linting import lint
 
 X = np.linspace(-2, 2, 6, dtype=np.float32).reshape(2, 3)

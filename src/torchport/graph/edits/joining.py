@@ -16,7 +16,7 @@ import onnx
 import onnx_ir as ir
 
 from torchport.errors import InputError
-from torchport.graph import files
+from torchport.files import onnx_files
 from torchport.graph.edits.joined import Link, inputs_of, joined
 from torchport.graph.opset import convert
 from torchport.irtools.traversal import values_in
@@ -100,7 +100,7 @@ def _same_interface(one: ir.Value, other: ir.Value) -> bool:
 
 def _alike(first: Given, second: Given) -> tuple[ir.Model, ir.Model]:
     """Copies of both, of one opset."""
-    given = [m if isinstance(m, ir.Model) else files.load(m) for m in (first, second)]
+    given = [m if isinstance(m, ir.Model) else onnx_files.load(m) for m in (first, second)]
     opsets = [m.opset_imports.get("", m.opset_imports.get("ai.onnx")) for m in given]
     target = max((v for v in opsets if v is not None), default=None)
     made = [

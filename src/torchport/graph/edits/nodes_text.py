@@ -16,7 +16,7 @@ import onnx
 import onnx_ir as ir
 
 from torchport.errors import InputError
-from torchport.graph import files
+from torchport.files import onnx_files
 from torchport.irtools.schemas import _named_alike
 
 EXAMPLE = "(x, y) => (z) { t = Mul(x, y)  z = Relu(t) }"
@@ -116,7 +116,7 @@ def _short(text: str) -> str:
 
 def of_model(given: ir.Model | str | os.PathLike[str]) -> Fragment:
     """A whole model as nodes: its inputs are the variables, its weights and functions come along and are shared."""
-    model = given if isinstance(given, ir.Model) else files.load(given)
+    model = given if isinstance(given, ir.Model) else onnx_files.load(given)
     graph = model.graph.clone()
     for value in [v for v in graph.inputs if v.is_initializer()]:
         graph.inputs.remove(value)

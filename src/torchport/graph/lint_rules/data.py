@@ -8,7 +8,7 @@ from pathlib import Path
 from onnx import ModelProto
 
 from torchport.errors import UnsafeFileError
-from torchport.graph.external import data_errors
+from torchport.files.external_data import data_errors
 from torchport.graph.faults import Fault
 
 

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator
 import onnx
 from onnx import FunctionProto, ModelProto, OperatorSetIdProto
 
+from torchport.files.validation import newest_opsets
 from torchport.graph.faults import Fault
 from torchport.graph.lint_rules.scopes import Scope, named, nodes, source, title
-from torchport.graph.well_formed import newest_opsets
 
 _FREE_WEIGHTS, _FUNCTIONS = 4, 8  # the IR versions that allow weights that are no inputs, and local functions
 

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from google.protobuf.unknown_fields import UnknownFieldSet  # type: ignore[import-untyped]
 from onnx import FunctionProto, GraphProto, ModelProto
 
-from torchport.graph.varints import varint
+from torchport.files.protobuf_scan import varint
 from torchport.irtools.traversal import values_of
 
 _KEY = "torchport.unknown_fields"

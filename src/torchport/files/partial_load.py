@@ -18,9 +18,9 @@ import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from torchport.errors import FileError
-from torchport.graph.opening import UNREADABLE
-from torchport.graph.skimming import Packed, SkimmedModel, UnclearError, number, weight_name, with_length
-from torchport.graph.well_formed import check_functions, check_versions
+from torchport.files.protobuf_scan import Packed, SkimmedModel, UnclearError, number, weight_name, with_length
+from torchport.files.reader import UNREADABLE
+from torchport.files.validation import check_functions, check_versions
 from torchport.irtools.inference import UNINFERABLE
 from torchport.irtools.serialization import scopes, subgraphs
 

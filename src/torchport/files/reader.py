@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import ModelProto
 
 from torchport.errors import FileError
-from torchport.graph.wire import PROTOBUF_LIMIT
+from torchport.files.writer import PROTOBUF_LIMIT
 
 # What protobuf's implementations raise: the one in C, and the one in Python, which some packages switch to.
 UNREADABLE = (DecodeError, UnicodeDecodeError)

@@ -20,14 +20,14 @@ import onnx_ir as ir
 from onnx import ModelProto
 
 from torchport.errors import FileError, SaveError, TorchportError
-from torchport.graph import opening, wire
-from torchport.graph.drafts import draft_inside, draft_outside
-from torchport.graph.external import check_external
-from torchport.graph.narrowing import narrowed
-from torchport.graph.staging import commit, staging
-from torchport.graph.targets import check_space, check_target, explain
-from torchport.graph.unknown import remember
-from torchport.graph.well_formed import BROKEN, check_well_formed
+from torchport.files import reader, writer
+from torchport.files.commit import commit, staging
+from torchport.files.external_data import check_external
+from torchport.files.filesystem import check_space, check_target, explain
+from torchport.files.partial_load import narrowed
+from torchport.files.unknown_fields import remember
+from torchport.files.validation import BROKEN, check_well_formed
+from torchport.files.writer import draft_inside, draft_outside
 from torchport.irtools.metadata import unmarked
 from torchport.irtools.serialization import unread_tensors, weights
 from torchport.irtools.traversal import bodies
@@ -45,7 +45,7 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
         FileError: the file is missing, broken, of another format, or needs a newer onnx.
         UnsafeFileError: it reaches outside its folder or lies about sizes.
     """
-    return _opened(path, opening.parse)
+    return _opened(path, reader.parse)
 
 
 def load_between(path: str | os.PathLike[str], inputs: Sequence[str], outputs: Sequence[str]) -> ir.Model:
@@ -63,14 +63,14 @@ def load_between(path: str | os.PathLike[str], inputs: Sequence[str], outputs: S
     """
 
     def parse(content: bytes, source: Path) -> ModelProto:
-        return narrowed(content, inputs, outputs) or opening.parse(content, source)
+        return narrowed(content, inputs, outputs) or reader.parse(content, source)
 
     return _opened(path, parse)
 
 
 def _opened(path: str | os.PathLike[str], parse: Callable[[bytes, Path], ModelProto]) -> ir.Model:
     source = Path(path)
-    content = opening.read(source)
+    content = reader.read(source)
     try:
         proto = parse(content, source)
         del content
@@ -143,7 +143,7 @@ def to_bytes(model: ir.Model) -> bytes:
     """
     out = io.BytesIO()
     with _explained(Path("memory"), weight_bytes(model)), unmarked(model):
-        wire.write_inside(model, out)
+        writer.write_inside(model, out)
     return out.getvalue()
 
 

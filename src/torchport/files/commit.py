@@ -20,10 +20,9 @@ from pathlib import Path
 
 from onnx import ModelProto, TensorProto
 
-from torchport.graph.drafts import Draft
-from torchport.graph.locks import CAN_LOCK, locked, opened, sync_folder, try_lock
-from torchport.graph.opening import UNREADABLE
-from torchport.graph.wire import PROTOBUF_LIMIT
+from torchport.files.filesystem import CAN_LOCK, locked, opened, sync_folder, try_lock
+from torchport.files.reader import UNREADABLE
+from torchport.files.writer import PROTOBUF_LIMIT, Draft
 from torchport.irtools.serialization import tensors
 
 _SUFFIX = ".torchport"

@@ -1,8 +1,4 @@
-"""The content of an ONNX file, split at the lengths protobuf wrote into it, and not looked into further.
-
-A message is a row of fields, each a key, a length and that many bytes. Going from length to length takes a fraction of
-the time and nearly none of the memory that making objects takes, and tells where every node and every value is.
-"""
+"""Scan an ONNX file from length to length, without parsing the messages inside."""
 
 from __future__ import annotations
 
@@ -14,7 +10,10 @@ from typing import Any
 import numpy as np
 from onnx import GraphProto, ModelProto, TensorProto
 
-from torchport.graph.varints import read_varint, varint
+# The content of an ONNX file, split at the lengths protobuf wrote into it, and not looked into further.
+#
+# A message is a row of fields, each a key, a length and that many bytes. Going from length to length takes a fraction
+# of the time and nearly none of the memory that making objects takes, and tells where every node and every value is.
 
 _BYTES = 2  # how protobuf writes a field with a length: text, bytes, messages
 _FIXED = {1: 8, 5: 4}  # and numbers of a fixed size
@@ -203,3 +202,42 @@ def _rows(content: bytes, at: int, end: int) -> tuple[dict[int, array[int]], dic
     if last >= 0:
         ends[last >> 3] = end
     return starts, ends
+
+
+# Numbers as protobuf writes them: seven bits a byte, the lowest first.
+
+
+def varint(number: int) -> bytes:
+    """The bytes of a number that is not negative.
+
+    Example:
+        >>> varint(300)
+        b'\\xac\\x02'
+    """
+    out = bytearray()
+    while number >= 0x80:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def read_varint(content: bytes | memoryview, at: int) -> tuple[int, int]:
+    """The number written at a place, and the place after it.
+
+    Raises:
+        IndexError: the content ends before it does.
+        ValueError: it is longer than a number can be.
+
+    Example:
+        >>> read_varint(b"\\xac\\x02", 0)
+        (300, 2)
+    """
+    number = 0
+    for shift in range(0, 70, 7):
+        byte = content[at]
+        at += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return number, at
+    raise ValueError("a number of more than 64 bits")
