@@ -16,9 +16,9 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 
-from torchport.capture.input_text import InputSpec, Random, Scalar, Stored, parse_input
 from torchport.capture.inputs import build_inputs, from_example
 from torchport.errors import InputError
+from torchport.inputs.spec import InputSpec, Random, Scalar, Stored, parse_input
 from torchport.tensors import DTYPES, FLOATS, INTEGERS, dtype_name
 
 
@@ -201,7 +201,7 @@ def test_a_spec_can_be_made_without_text() -> None:
 
 def test_reading_a_spec_does_not_import_torch() -> None:
     code = (
-        "import sys; from torchport.capture.input_text import parse_input; parse_input('x=bfloat16[1]@0..1');"
+        "import sys; from torchport.inputs.spec import parse_input; parse_input('x=bfloat16[1]@0..1');"
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

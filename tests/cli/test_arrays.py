@@ -9,9 +9,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from torchport.cli import arrays
-from torchport.comparing.samples import read_samples
 from torchport.errors import SaveError
+from torchport.inputs import arrays
+from torchport.inputs.samples import read_samples
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 

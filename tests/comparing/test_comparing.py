@@ -17,7 +17,6 @@ from torch import nn
 import torchport as tp
 from torchport.comparing.comparison import Comparison, Divergence
 from torchport.comparing.figures import measure
-from torchport.comparing.samples import read_samples
 from torchport.engines import base
 from torchport.errors import (
     EngineMissingError,
@@ -28,6 +27,7 @@ from torchport.errors import (
     RandomModelError,
     SaveError,
 )
+from torchport.inputs.samples import read_samples
 from torchport.results import Origin
 
 Array = np.ndarray[Any, Any]

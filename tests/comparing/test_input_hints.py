@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from torchport.comparing.input_hints import hint, same_inputs
-from torchport.comparing.samples import Sample
+from torchport.inputs.samples import Sample
 
 RNG = np.random.default_rng(0)
 PIXELS = RNG.integers(0, 256, (2, 3, 9, 11)).astype(np.uint8)

@@ -19,9 +19,9 @@ from torch.utils._pytree import tree_map_only
 
 from torchport.cli.record import command
 from torchport.comparing.recording import record, record_program
-from torchport.comparing.samples import Sample, read_samples
 from torchport.comparing.saved_calls import rebuilt
 from torchport.errors import InputError, OptionError, SaveError, SourceError
+from torchport.inputs.samples import Sample, read_samples
 
 
 class Net(nn.Module):

@@ -16,9 +16,9 @@ from onnx import TensorProto, helper, numpy_helper
 from torchport.comparing.checks import Command, Crash, Numbers, load_arrays
 from torchport.comparing.recorded import Recorded
 from torchport.comparing.reducing import Reduced, reduce
-from torchport.comparing.samples import save_arrays
 from torchport.engines.base import open_session
 from torchport.errors import EngineError, InputError, OptionError
+from torchport.inputs.samples import save_arrays
 
 FLOAT = TensorProto.FLOAT
 X = {"x": np.random.default_rng(0).random((4, 4), np.float32)}

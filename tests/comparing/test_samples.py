@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 import torch
 
-from torchport.comparing.samples import ARGUMENTS, OUTPUT, Sample, fit_inputs, read_samples, save_call, save_sample
 from torchport.errors import InputError, SaveError
+from torchport.inputs.binding import fit_inputs
+from torchport.inputs.samples import ARGUMENTS, OUTPUT, Sample, read_samples, save_call, save_sample
 from torchport.results import TensorInfo
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from torchport.capture.archives import load_weights
-from torchport.capture.input_arrays import Args, Values, create_inputs, unreadable
-from torchport.capture.input_text import InputSpec
 from torchport.capture.members import check_zip
 from torchport.errors import InputError, SourceError, first_line
+from torchport.inputs.create import Args, Values, create_inputs, unreadable
+from torchport.inputs.spec import InputSpec
 from torchport.tensors import to_torch
 
 

@@ -108,8 +108,8 @@ class _Given:
 
 def _inputs(given: list[_Given], texts: tuple[str, ...], seed: int) -> Any:
     """What --input says, or example_inputs() beside a PyTorch model; by name where there are names."""
-    from torchport.capture.input_text import parse_input
     from torchport.capture.inputs import build_inputs
+    from torchport.inputs.spec import parse_input
 
     sources = [g.source for g in given if g.source is not None]
     if sources:

@@ -154,7 +154,7 @@ def _apply(model: Any, steps: list[Any], say: Any) -> Any:
 
 
 def _prove(file: str, model: Any, steps: list[Any], verifying: _Verifying) -> Any:
-    from torchport.cli import arrays
+    from torchport.cli import run
     from torchport.engines.base import open_session
     from torchport.errors import ProofError
     from torchport.files import onnx_files
@@ -163,7 +163,7 @@ def _prove(file: str, model: Any, steps: list[Any], verifying: _Verifying) -> An
     libraries = load_libraries(verifying.libraries)
     given = None
     if verifying.inputs:
-        given = arrays.read(open_session(model, libraries=libraries), verifying.inputs, seed=0)
+        given = run.read(open_session(model, libraries=libraries), verifying.inputs, seed=0)
     proof = prove_same(onnx_files.load(file), model, inputs=given, libraries=libraries)
     if not proof.passed:
         meant = [step.edit.name for step in steps if step.edit.name in _NEW_ANSWERS]

@@ -75,9 +75,9 @@ def gather(
     source: Any, inputs: tuple[str, ...], seed: int, *, required: bool = True
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Example inputs: from --input, else from example_inputs() beside the model, else none."""
-    from torchport.capture.input_text import parse_input
     from torchport.capture.inputs import build_inputs, from_example
     from torchport.capture.user_code import running_user_code
+    from torchport.inputs.spec import parse_input
 
     if inputs:
         return build_inputs([parse_input(text) for text in inputs], seed=seed)

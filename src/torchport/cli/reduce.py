@@ -134,7 +134,7 @@ def _recorded(model: ir.Model, engine: str, options: Mapping[str, Any]) -> Recor
     from types import SimpleNamespace
     from typing import cast
 
-    from torchport.cli import arrays
+    from torchport.cli import run
     from torchport.comparing.recorded import Recorded
     from torchport.engines.base import Session
     from torchport.irtools.types import tensor_infos
@@ -142,7 +142,7 @@ def _recorded(model: ir.Model, engine: str, options: Mapping[str, Any]) -> Recor
     infos = tensor_infos([v for v in model.graph.inputs if not v.is_initializer()])
     texts = options["inputs"] or tuple(_made_up(info) for info in infos)
     takes = cast(Session, SimpleNamespace(inputs=infos))  # the model may be one that no engine opens
-    feeds = arrays.read(takes, texts, options["seed"])
+    feeds = run.read(takes, texts, options["seed"])
     return Recorded(model, feeds, engine=engine, libraries=options["own"])
 
 
@@ -178,8 +178,8 @@ def _save(part: Reduced, fails: Check, path: Path) -> dict[str, str]:
 
 
 def _save_arrays(path: Path, values: Mapping[str, Any]) -> str:
-    from torchport.comparing.samples import save_arrays
     from torchport.errors import SaveError
+    from torchport.inputs.samples import save_arrays
 
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

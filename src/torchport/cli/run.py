@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
 import click
 
 from torchport.cli.given import library_option
 from torchport.cli.own_operators import load_libraries
 from torchport.cli.show import common, print_json, progress
+from torchport.engines.base import Session
+from torchport.errors import InputError
+from torchport.tensors import Array
 
 
 @click.command("run", short_help="Run an ONNX model on given inputs.")
@@ -48,15 +55,15 @@ def command(
     """
     with progress(quiet or as_json) as say:
         say("loading")
-        from torchport.cli import arrays
         from torchport.engines.base import open_session
         from torchport.graph.exposing import expose
+        from torchport.inputs import arrays
 
         if output is not None:
             arrays.check_output(output)
         model = expose(file, watch) if watch else file
         session = open_session(model, engine, libraries=load_libraries(libraries))
-        feeds = arrays.read(session, inputs, seed)
+        feeds = read(session, inputs, seed)
         say("running")
         outputs = session.run(feeds)
     if output is not None:
@@ -70,3 +77,40 @@ def command(
         click.echo(f"{name}: {arrays.one_line(array)}")
     if output is not None:
         click.echo(f"saved to {output}")
+
+
+def read(session: Session, texts: tuple[str, ...], seed: int) -> dict[str, Array]:
+    """The model's inputs from --input specs, by name or by position."""
+    from torchport.inputs.create import create_inputs
+    from torchport.inputs.spec import parse_input
+    from torchport.tensors import is_torch, to_numpy
+
+    args, kwargs = create_inputs([parse_input(text) for text in texts], seed=seed, read_pt=_read_pt)
+    free = [i.name for i in session.inputs if i.name not in kwargs]
+    if len(args) > len(free):
+        raise InputError(
+            f"{len(args) + len(kwargs)} inputs given, the model has {len(session.inputs)}",
+            where=", ".join(str(i) for i in session.inputs),
+        )
+    feeds: dict[str, Any] = {**dict(zip(free, args, strict=False)), **_flat(kwargs)}
+    return {name: to_numpy(value) if is_torch(value) else value for name, value in feeds.items()}
+
+
+def _read_pt(path: Path, name: str | None) -> tuple[list[Any], dict[str, Any]]:
+    from torchport.capture.inputs import read_pt  # imports torch, which arrays from elsewhere do not need
+
+    return read_pt(path, name)
+
+
+def _flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """``batch.x=...`` was read into a nest; an ONNX model's inputs are flat."""
+    flat: dict[str, Any] = {}
+    for key, value in nested.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{name}.")
+        elif isinstance(value, (list, tuple)):
+            flat |= _flat({str(i): v for i, v in enumerate(value)}, f"{name}.")
+        else:
+            flat[name] = value
+    return flat

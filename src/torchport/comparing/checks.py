@@ -20,10 +20,10 @@ import numpy as np
 import onnx_ir as ir
 
 from torchport.comparing.recorded import Recorded
-from torchport.comparing.samples import save_arrays
 from torchport.engines.base import open_session
 from torchport.errors import EngineError, InputError, OptionError
 from torchport.files import onnx_files
+from torchport.inputs.samples import save_arrays
 from torchport.proving.metrics import check_output
 from torchport.proving.tolerances import Tolerance, tolerance
 from torchport.tensors import FLOATS, Array, numpy_dtype

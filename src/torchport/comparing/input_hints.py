@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from torchport.comparing.figures import Figures, measure
-from torchport.comparing.samples import Sample
 from torchport.comparing.scales import relation
+from torchport.inputs.samples import Sample
 from torchport.tensors import Array
 
 _ENOUGH = 1 << 20  # numbers; of a larger batch only the first samples are looked at

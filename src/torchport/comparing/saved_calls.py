@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from torchport.capture.structure import Call, join, output_tensors, signature_of, take_apart
-from torchport.comparing.samples import OUTPUT, Sample, save_call
 from torchport.errors import InputError, OptionError, SaveError
+from torchport.inputs.samples import OUTPUT, Sample, save_call
 from torchport.tensors import Array, to_numpy, to_torch
 
 _LONGEST = 200  # characters of an argument that is noted, not replayed

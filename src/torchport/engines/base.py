@@ -13,11 +13,10 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
-
 from torchport.errors import EngineMissingError, InputError
+from torchport.inputs.binding import checked_input
 from torchport.results import TensorInfo
-from torchport.tensors import Array, is_torch, numpy_dtype, to_numpy, to_torch
+from torchport.tensors import Array, is_torch, to_torch
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -137,29 +136,3 @@ class Session:
 
     def _signature(self) -> str:
         return ", ".join(str(i) for i in self.inputs)
-
-
-def checked_input(info: TensorInfo, value: Any) -> Array:
-    """The value as an array of the right dtype and a shape that fits."""
-    array = to_numpy(value) if is_torch(value) else np.asarray(value)
-    if array.dtype.name != info.dtype and not is_torch(value) and not isinstance(value, np.ndarray):
-        array = array.astype(numpy_dtype(info.dtype))  # Python numbers have no dtype of their own
-    if array.dtype.name != info.dtype and not (info.dtype == "string" and array.dtype.kind in "OU"):
-        raise InputError(
-            f"input '{info.name}' is {array.dtype.name}, the model takes {info.dtype}",
-            next_step=f"convert it with .astype('{info.dtype}') or .to(torch.{info.dtype})",
-        )
-    if info.shape is None:
-        return array
-    if array.ndim != len(info.shape):
-        raise InputError(
-            f"input '{info.name}' has rank {array.ndim}, the model takes {len(info.shape)}", where=str(info)
-        )
-    for axis, (want, got) in enumerate(zip(info.shape, array.shape, strict=True)):
-        if isinstance(want, int) and want != got:
-            raise InputError(
-                f"input '{info.name}' has size {got} at axis {axis}, the model is fixed to {want}",
-                where=str(info),
-                next_step="export it with that axis dynamic, or give it that size",
-            )
-    return array

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from torchport.comparing.figures import Figures, merged
-from torchport.comparing.samples import Sample
 from torchport.errors import EngineError, ForwardError, InputError
+from torchport.inputs.samples import Sample
 from torchport.results import Finding
 from torchport.tensors import Array
 

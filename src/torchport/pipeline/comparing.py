@@ -18,8 +18,8 @@ from torchport.comparing.evidence import make_folder
 from torchport.comparing.figures import Figures, Metric, measure, measure_sequence
 from torchport.comparing.layered import BUDGET
 from torchport.comparing.precision import Precision, needs_precision
-from torchport.comparing.samples import Sample, save_call
 from torchport.errors import EngineError, EngineMissingError, InputError, OptionError
+from torchport.inputs.samples import Sample, save_call
 from torchport.pipeline.compared_inputs import MADE_UP, InputNotes, SameInputs, given_samples, same_inputs_as
 from torchport.pipeline.compared_layers import Found, find_layers
 from torchport.pipeline.compared_limits import Limits, limits_for

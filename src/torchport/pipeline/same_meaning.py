@@ -9,10 +9,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from torchport.capture.input_arrays import create_inputs
-from torchport.capture.input_text import InputSpec
 from torchport.engines.base import Session, open_session
 from torchport.errors import InputError
+from torchport.inputs.create import made_up
 from torchport.pipeline.attempts import candidate
 from torchport.pipeline.verifying import declared_dims
 from torchport.proving.proof import Examiner
@@ -22,8 +21,6 @@ from torchport.tensors import Array
 
 Shape = tuple[int | str | None, ...] | None
 Model = str | os.PathLike[str] | ir.Model
-
-_EXAMPLE_SIZE = 2  # of a dimension that may vary
 
 
 def prove_same(
@@ -96,18 +93,6 @@ def _alike(old: TensorInfo, new: TensorInfo) -> bool:
         return old.dtype == new.dtype
     sizes = [(a, b) for a, b in zip(old.shape, new.shape, strict=False) if isinstance(a, int) and isinstance(b, int)]
     return len(old.shape) == len(new.shape) and all(a == b for a, b in sizes)
-
-
-def made_up(infos: Sequence[TensorInfo]) -> list[Array]:
-    """Random inputs of these dtypes and shapes, dimensions that may vary at size 2."""
-    for info in infos:
-        if info.dtype == "string" or "(" in info.dtype:
-            raise InputError(f"input '{info.name}' is {info.dtype}, of which no example can be made")
-        if info.shape is None:
-            raise InputError(f"input '{info.name}' has no shape to make an example from", next_step="give --input")
-    shapes = [[d if isinstance(d, int) else _EXAMPLE_SIZE for d in i.shape or ()] for i in infos]
-    specs = [InputSpec.tensor(None, i.dtype, s) for i, s in zip(infos, shapes, strict=True)]
-    return list(create_inputs(specs)[0])
 
 
 def _known_sizes(was: Shape, now: Shape, first: int) -> Shape:

@@ -13,13 +13,13 @@ import onnx_ir as ir
 import torch
 
 from torchport.capture import models
-from torchport.capture.input_text import InputSpec
 from torchport.capture.inputs import build_inputs
 from torchport.capture.state import Mode
 from torchport.capture.structure import Call, signature_of
 from torchport.engines.base import Session, open_session
 from torchport.errors import FileError, InputError
 from torchport.files import onnx_files
+from torchport.inputs.spec import InputSpec
 from torchport.pipeline.attempts import candidate
 from torchport.pipeline.job import Job, Progress
 from torchport.process import silence

@@ -11,9 +11,9 @@ import onnx_ir as ir
 from torchport.errors import InputError
 from torchport.graph.edits.choosing import unproves
 from torchport.graph.edits.following import infer_again
-from torchport.graph.edits.given_arrays import tensor_for
 from torchport.graph.edits.tidying import take_out
 from torchport.graph.edits.trying import Undo, attempt
+from torchport.inputs.arrays import tensor_for
 from torchport.irtools.dims import change_dims
 from torchport.irtools.inference import without_weights
 from torchport.irtools.metadata import ANNOTATION

@@ -16,8 +16,8 @@ import onnx_ir as ir
 
 from torchport.errors import InputError
 from torchport.graph.edits.choosing import unproves
-from torchport.graph.edits.given_arrays import reading, same_dtype
 from torchport.graph.edits.naming import expanded
+from torchport.inputs.arrays import reading, same_dtype
 from torchport.irtools.traversal import bodies
 from torchport.tensors import Array, is_torch, numpy_dtype, to_numpy
 

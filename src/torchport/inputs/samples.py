@@ -15,17 +15,14 @@ import re
 import threading
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from torchport.engines.base import checked_input as checked
 from torchport.errors import InputError, SaveError
-from torchport.results import TensorInfo
-from torchport.tensors import Array, as_pairs, is_torch, numpy_dtype, to_numpy
+from torchport.tensors import Array, is_torch, to_numpy
 
 OUTPUT = "__output__."  # before the names of a recorded call's outputs
 ARGUMENTS = "__arguments__"  # JSON: a recorded call's arguments that are no tensors
@@ -243,66 +240,3 @@ def _writable(name: str, array: Array) -> Array:
     if not all(isinstance(text, str) for text in array.flat):
         raise SaveError(f"'{name}' holds Python objects, which are not saved")
     return array.astype(str)
-
-
-def fit_inputs(sample: Sample, infos: Sequence[TensorInfo]) -> dict[str, Array]:
-    """The sample's arrays by the model's input names, each of the right dtype and shape.
-
-    Arrays called by the inputs' names go to those; arrays without names of their own (``arr_0``, ``x0``) by position.
-
-    Args:
-        infos: the model's inputs, in order.
-
-    Raises:
-        InputError: an array is missing or one too many, or one does not fit its input; sample and input are named.
-
-    Example:
-        >>> fit_inputs(Sample("s", {"arr_0": image}), session.inputs)
-        {'image': array(...)}
-    """
-    arrays = _by_name(sample, infos)
-    try:
-        return {info.name: checked(info, _suited(arrays[info.name], info)) for info in infos}
-    except InputError as error:
-        where = f"{sample.name}, {error.where}" if error.where else sample.name
-        raise InputError(error.what, where=where, next_step=error.next_step) from error
-
-
-def _by_name(sample: Sample, infos: Sequence[TensorInfo]) -> Mapping[str, Array]:
-    names = [info.name for info in infos]
-    if not set(names) & set(sample.arrays) and all(map(is_unnamed, sample.arrays)):
-        return _by_position(sample, infos)
-    extra = [n for n in sample.arrays if n not in names]
-    missing = [n for n in names if n not in sample.arrays]
-    if not extra and not missing:
-        return sample.arrays
-    close = get_close_matches(extra[0], missing or names, n=1, cutoff=0.3) if extra else []
-    raise InputError(
-        f"the model has no input '{extra[0]}'" if extra else f"input '{missing[0]}' is missing",
-        where=f"{sample.name}; the model takes {_told(infos)}",
-        next_step=f"is '{close[0]}' meant?" if close else "give each of the model's inputs, and no more",
-    )
-
-
-def _by_position(sample: Sample, infos: Sequence[TensorInfo]) -> dict[str, Array]:
-    if len(sample.arrays) != len(infos):
-        raise InputError(
-            f"{len(sample.arrays)} arrays for the {len(infos)} inputs of the model",
-            where=f"{sample.name}; the model takes {_told(infos)}",
-        )
-    ordered = sorted(sample.arrays, key=lambda name: int(re.findall(r"\d+", name)[-1]))
-    return {info.name: sample.arrays[name] for info, name in zip(infos, ordered, strict=True)}
-
-
-def _told(infos: Sequence[TensorInfo]) -> str:
-    return ", ".join(map(str, infos)) or "none"
-
-
-def _suited(array: Array, info: TensorInfo) -> Array:
-    """Complex numbers as the pairs ONNX takes, and bfloat16 that `np.savez` wrote as bytes of no dtype as bfloat16."""
-    if array.dtype.kind == "c" and info.dtype.startswith("float"):
-        return as_pairs(array)
-    if array.dtype.name.startswith("void") and info.dtype != "string":
-        wanted = numpy_dtype(info.dtype)
-        return array.view(wanted) if wanted.kind == "V" and wanted.itemsize == array.dtype.itemsize else array
-    return array

@@ -1,17 +1,18 @@
-"""Arrays that a user gives: numbers, lists, tensors and files."""
+"""Arrays that a user gives for a tensor, read from numbers, lists and files; and summaries of arrays."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from torchport.errors import FileError, InputError
+from torchport.errors import FileError, InputError, SaveError
 from torchport.irtools.types import plain
 from torchport.tensors import Array, is_torch, to_numpy
 
@@ -111,3 +112,52 @@ def same_dtype(array: Array, dtype: ir.DataType, what: str) -> Array:
             next_step=f"convert it first: .astype('{plain(dtype)}'), or .to(torch.{plain(dtype)})",
         )
     return array
+
+
+# Arrays on the command line: read inputs, save and show outputs.
+
+
+def check_output(path: str) -> None:
+    target = Path(path)
+    if target.suffix not in (".npz", ".npy"):
+        raise SaveError(f"'{path}' is neither .npz nor .npy", next_step="name it out.npz")
+    if not target.parent.is_dir() or not os.access(target.parent, os.W_OK):
+        raise SaveError(f"the folder of '{path}' is missing or cannot be written", next_step="make it first")
+
+
+def save(path: str, outputs: Mapping[str, Array]) -> None:
+    """Write to a temporary name first, so that a half file is never left."""
+    from torchport.inputs.samples import save_sample
+
+    target = Path(path)
+    if target.suffix == ".npz":
+        save_sample(target, outputs)
+        return
+    if len(outputs) != 1:
+        raise SaveError(f"there are {len(outputs)} outputs, a .npy holds one", next_step="name it out.npz")
+    part = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        with open(part, "wb") as file:
+            np.save(file, next(iter(outputs.values())), allow_pickle=False)
+        os.replace(part, target)
+    except OSError as error:
+        raise SaveError(f"'{path}' cannot be written: {error.strerror}") from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def summary(array: Array) -> dict[str, Any]:
+    found: dict[str, Any] = {"dtype": array.dtype.name, "shape": list(array.shape)}
+    if array.size and array.dtype.kind not in "OSUc":
+        wide = array.astype(np.float64)
+        found |= {"min": float(wide.min()), "max": float(wide.max()), "mean": float(wide.mean())}
+    return found
+
+
+def one_line(array: Array) -> str:
+    figures = summary(array)
+    shape = ",".join(map(str, figures["shape"]))
+    text = f"{figures['dtype']}[{shape}]"
+    if "mean" in figures and math.prod(figures["shape"]) > 8:
+        return text + f"  min {figures['min']:.6g}  max {figures['max']:.6g}  mean {figures['mean']:.6g}"
+    return text + "  " + np.array2string(array, precision=6, separator=", ", max_line_width=10**6)

@@ -17,9 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from torchport.capture.input_text import InputSpec, Random, Scalar, Stored, is_name
 from torchport.errors import InputError, first_line
-from torchport.tensors import COMPLEX, DTYPES, INTEGERS, numpy_dtype
+from torchport.inputs.spec import InputSpec, Random, Scalar, Stored, is_name
+from torchport.results import TensorInfo
+from torchport.tensors import COMPLEX, DTYPES, INTEGERS, Array, numpy_dtype
 
 _DAMAGE = (ValueError, OSError, EOFError, SyntaxError, MemoryError, OverflowError)  # what numpy raises over a bad array
 
@@ -221,3 +222,18 @@ def _grown(value: Any, name: str) -> Any:
             where=f"--input {name}.…",
         )
     return [grown[str(i)] for i in range(len(grown))]
+
+
+_EXAMPLE_SIZE = 2  # of a dimension that may vary
+
+
+def made_up(infos: Sequence[TensorInfo]) -> list[Array]:
+    """Random inputs of these dtypes and shapes, dimensions that may vary at size 2."""
+    for info in infos:
+        if info.dtype == "string" or "(" in info.dtype:
+            raise InputError(f"input '{info.name}' is {info.dtype}, of which no example can be made")
+        if info.shape is None:
+            raise InputError(f"input '{info.name}' has no shape to make an example from", next_step="give --input")
+    shapes = [[d if isinstance(d, int) else _EXAMPLE_SIZE for d in i.shape or ()] for i in infos]
+    specs = [InputSpec.tensor(None, i.dtype, s) for i, s in zip(infos, shapes, strict=True)]
+    return list(create_inputs(specs)[0])
