@@ -16,7 +16,6 @@ from torch import nn
 
 import torchport as tp
 from torchport.comparing.comparison import Comparison, Divergence
-from torchport.comparing.figures import measure
 from torchport.engines import base
 from torchport.errors import (
     EngineMissingError,
@@ -28,6 +27,7 @@ from torchport.errors import (
     SaveError,
 )
 from torchport.inputs.samples import read_samples
+from torchport.numerics.error_metrics import measure
 from torchport.results import Origin
 
 Array = np.ndarray[Any, Any]

@@ -8,8 +8,8 @@ from onnx import TensorProto, helper
 
 from torchport.comparing.against_torch import Pair
 from torchport.comparing.divergence import Spread
-from torchport.comparing.glance import Glance
 from torchport.comparing.layers import _inside, _levels
+from torchport.numerics.check import Glance
 
 
 def _graph(*lines: str) -> ir.Graph:

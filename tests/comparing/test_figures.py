@@ -15,12 +15,11 @@ from hypothesis import given, settings, strategies as st
 from hypothesis.extra import numpy as hnp
 
 from torchport.cli.show import print_json
-from torchport.comparing import error_pieces
-from torchport.comparing.figures import Figures, measure, measure_sequence, merged
-from torchport.comparing.glance import glance
 from torchport.errors import OptionError
-from torchport.proving.metrics import check_output
-from torchport.proving.tolerances import EXACT, Tolerance, tolerance
+from torchport.numerics import streaming
+from torchport.numerics.check import check_output, glance
+from torchport.numerics.error_metrics import Figures, measure, measure_sequence, merged
+from torchport.numerics.tolerance import EXACT, Tolerance, tolerance
 
 F32 = np.float32
 
@@ -191,9 +190,9 @@ def test_percentiles_are_exact_also_when_counted_digit_by_digit(monkeypatch: pyt
     b = a + rng.standard_normal(5000) * 10.0 ** rng.integers(-9, 3, 5000)
     errors = np.sort(np.abs(a - b))
     whole = measure("y", a, b)
-    monkeypatch.setattr(error_pieces, "PIECE", 700)
-    monkeypatch.setattr("torchport.comparing.error_pieces.WHOLE", 100)
-    monkeypatch.setattr(error_pieces, "WHOLE", 100)
+    monkeypatch.setattr(streaming, "PIECE", 700)
+    monkeypatch.setattr("torchport.numerics.streaming.WHOLE", 100)
+    monkeypatch.setattr(streaming, "WHOLE", 100)
     digits = measure("y", a, b)
     assert whole.p99_abs == digits.p99_abs == errors[4949]
     assert whole.p99_rel == digits.p99_rel == np.sort(np.abs(a - b) / np.abs(a))[4949]

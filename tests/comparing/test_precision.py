@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from torchport.comparing.precision import Precision, needs_precision
 from torchport.comparing.restoring import Restorer
 from torchport.errors import InputError
-from torchport.proving.tolerances import Tolerance
+from torchport.numerics.tolerance import Tolerance
 
 FLOAT, HALF = TensorProto.FLOAT, TensorProto.FLOAT16
 HALF_LIMIT = Tolerance(1e-2, 1e-2)

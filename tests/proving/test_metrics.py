@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, strategies as st
 from hypothesis.extra import numpy as hnp
 
-from torchport.proving.metrics import check_output
-from torchport.proving.tolerances import EXACT, tolerance
+from torchport.numerics.check import check_output
+from torchport.numerics.tolerance import EXACT, tolerance
 
 
 def check(reference: Any, candidate: Any, dtype: str = "float32") -> Any:

@@ -123,7 +123,7 @@ def _numbers(model: ir.Model, options: Mapping[str, Any]) -> tuple[Numbers, Reco
 
 
 def _limit(options: Mapping[str, Any]) -> Any:
-    from torchport.proving.tolerances import Tolerance
+    from torchport.numerics.tolerance import Tolerance
 
     if options["rtol"] is None and options["atol"] is None:
         return None

@@ -8,11 +8,11 @@ from typing import Any
 import onnx_ir as ir
 
 from torchport.comparing.against_torch import Pair
-from torchport.comparing.glance import glance
 from torchport.comparing.layered import Layered, Slices
 from torchport.graph.matching.certain import beyond_doubt
 from torchport.graph.matching.nodes import match
-from torchport.proving.tolerances import Tolerance
+from torchport.numerics.check import glance
+from torchport.numerics.tolerance import Tolerance
 from torchport.tensors import Array
 
 _BLOCKS = "com.microsoft.nchwc"

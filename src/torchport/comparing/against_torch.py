@@ -15,12 +15,12 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from torchport.comparing.glance import Bucket, Glance, Sampled, glance, tells_little
 from torchport.comparing.kinship import base, kin
 from torchport.comparing.layered import Slices
 from torchport.comparing.torch_events import Event, watched
 from torchport.irtools.metadata import call_of, origin_of
-from torchport.proving.tolerances import Tolerance
+from torchport.numerics.check import Bucket, Glance, Sampled, glance, tells_little
+from torchport.numerics.tolerance import Tolerance
 from torchport.tensors import Array, to_numpy
 
 _KEPT, _KEPT_BYTES = 4, 16 << 20  # tensors that differ, worth keeping: the first of them is asked for again

@@ -24,8 +24,8 @@ from torchport.engines.base import open_session
 from torchport.errors import EngineError, InputError, OptionError
 from torchport.files import onnx_files
 from torchport.inputs.samples import save_arrays
-from torchport.proving.metrics import check_output
-from torchport.proving.tolerances import Tolerance, tolerance
+from torchport.numerics.check import check_output
+from torchport.numerics.tolerance import Tolerance, tolerance
 from torchport.tensors import FLOATS, Array, numpy_dtype
 
 _SKIP = 125  # as for `git bisect run`: this one cannot be judged

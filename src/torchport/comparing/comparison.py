@@ -7,9 +7,9 @@ import textwrap
 from collections.abc import Mapping
 from typing import Literal
 
-from torchport.comparing.figures import Figures
-from torchport.comparing.glance import Glance
 from torchport.comparing.precision import Precision
+from torchport.numerics.check import Glance
+from torchport.numerics.error_metrics import Figures
 from torchport.results import Finding, Origin
 
 State = Literal["agrees", "born", "carried", "differs", "no partner"]

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from torchport.comparing.figures import Figures, measure
 from torchport.comparing.scales import relation
 from torchport.inputs.samples import Sample
+from torchport.numerics.error_metrics import Figures, measure
 from torchport.tensors import Array
 
 _ENOUGH = 1 << 20  # numbers; of a larger batch only the first samples are looked at

@@ -12,13 +12,13 @@ import onnx_ir as ir
 
 from torchport.comparing.against_onnx import alike
 from torchport.comparing.against_torch import Pair
-from torchport.comparing.glance import Glance, glance
 from torchport.comparing.layered import Layered, faults_of
 from torchport.comparing.layers import Reference
 from torchport.engines.base import open_session
 from torchport.graph.cutting import cut
 from torchport.irtools.traversal import used_by
-from torchport.proving.tolerances import Tolerance
+from torchport.numerics.check import Glance, glance
+from torchport.numerics.tolerance import Tolerance
 from torchport.tensors import Array, numpy_dtype
 
 _GIVEN = "__given"

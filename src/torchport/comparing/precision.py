@@ -16,15 +16,15 @@ import numpy as np
 import onnx_ir as ir
 
 from torchport.comparing.carrying import requantized
-from torchport.comparing.recorded import Recorded, fit, rounded, without_unused_inputs
+from torchport.comparing.recorded import Recorded, fit, without_unused_inputs
 from torchport.comparing.restoring import Layer, Restorer
 from torchport.engines.base import open_session
 from torchport.errors import EngineError, InputError
 from torchport.files import onnx_files
 from torchport.graph.cutting import cut
 from torchport.irtools.names import Names
-from torchport.proving.metrics import check_output
-from torchport.proving.tolerances import EXACT, Tolerance
+from torchport.numerics.check import check_output, rounded
+from torchport.numerics.tolerance import EXACT, Tolerance
 from torchport.results import OutputCheck
 from torchport.tensors import FLOATS, Array
 

@@ -21,7 +21,7 @@ from torchport.graph.cutting import cut
 from torchport.irtools.inference import without_weights
 from torchport.irtools.names import Names
 from torchport.irtools.traversal import used_by
-from torchport.tensors import FLOATS, Array, numpy_dtype
+from torchport.tensors import Array
 
 
 class Recorded:
@@ -191,14 +191,6 @@ def fit(model: ir.Model, values: Mapping[str, Array]) -> None:
             value.shape = ir.Shape(array.shape)
         if value.dtype is not None and value.dtype.numpy() != array.dtype and array.dtype.kind not in "OSUV":
             value.dtype = ir.DataType.from_numpy(array.dtype)
-
-
-def rounded(array: Array, dtype: str) -> Array:
-    """Float numbers in another float precision; what is no float stays as it is. What is too large becomes infinite."""
-    if array.dtype.name not in FLOATS or dtype not in FLOATS:
-        return array
-    with np.errstate(over="ignore"):
-        return array.astype(numpy_dtype(dtype), copy=False)
 
 
 def _fits(stated: ir.Shape | None, shape: tuple[int, ...]) -> bool:

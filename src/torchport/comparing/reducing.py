@@ -15,11 +15,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 import onnx_ir as ir
 
-from torchport.comparing.recorded import Recorded, fit, rounded, typed
+from torchport.comparing.recorded import Recorded, fit, typed
 from torchport.comparing.units import Units
 from torchport.errors import EngineError, InputError, OptionError, TorchportError
 from torchport.files import onnx_files
 from torchport.irtools.metadata import module_of
+from torchport.numerics.check import rounded
 from torchport.results import Origin
 from torchport.tensors import Array
 

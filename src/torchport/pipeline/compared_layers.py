@@ -15,15 +15,15 @@ from torchport.comparing.against_torch import Pair, Pairing, partner_arrays
 from torchport.comparing.comparison import Divergence, Layer, State
 from torchport.comparing.divergence import Region
 from torchport.comparing.evidence import inputs_of, save_node
-from torchport.comparing.figures import measure
-from torchport.comparing.glance import Glance, glance
 from torchport.comparing.layered import Layered, Slices
 from torchport.comparing.layers import Layers, Reference, look
 from torchport.errors import InputError, SaveError
 from torchport.irtools.metadata import origin_of
+from torchport.numerics.check import Glance, glance
+from torchport.numerics.error_metrics import measure
+from torchport.numerics.tolerance import Tolerance
 from torchport.pipeline.compared_regions import Narrowed, narrowed
 from torchport.pipeline.compared_sides import OnnxSide, SavedSide, Side, TorchSide
-from torchport.proving.tolerances import Tolerance
 from torchport.results import Finding
 from torchport.tensors import Array
 

@@ -18,14 +18,14 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from torchport.comparing.against_onnx import OnnxReference
 from torchport.comparing.divergence import Region
-from torchport.comparing.glance import glance
 from torchport.comparing.layered import Layered
 from torchport.comparing.layers import look
 from torchport.errors import TorchportError
 from torchport.graph.cutting import cut
 from torchport.irtools.metadata import origin_of
+from torchport.numerics.check import glance
+from torchport.numerics.tolerance import Tolerance
 from torchport.pipeline.exporting import export
-from torchport.proving.tolerances import Tolerance
 from torchport.tensors import Array, to_numpy
 
 _HELD = 3  # times its weights is what exporting a module takes

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from torchport.comparing.figures import Figures, merged
 from torchport.errors import EngineError, ForwardError, InputError
 from torchport.inputs.samples import Sample
+from torchport.numerics.error_metrics import Figures, merged
 from torchport.results import Finding
 from torchport.tensors import Array
 

@@ -18,14 +18,13 @@ from torchport.capture.blame import line_of_error
 from torchport.capture.reference import Reference
 from torchport.capture.state import preserved
 from torchport.capture.structure import signature_of
-from torchport.comparing.glance import glance
 from torchport.comparing.layered import faults_of, forget_weights
-from torchport.comparing.recorded import rounded
 from torchport.comparing.saved_calls import rebuilt
 from torchport.engines.base import open_session
 from torchport.errors import ForwardError, InputError, RandomModelError, TorchportError
 from torchport.files import onnx_files
 from torchport.inputs.samples import Sample, read_samples
+from torchport.numerics.check import glance, rounded
 from torchport.pipeline.compared_samples import tensors_of
 from torchport.process import silence
 from torchport.tensors import Array, is_torch, to_torch

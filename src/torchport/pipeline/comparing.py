@@ -15,14 +15,14 @@ import numpy as np
 from torchport.comparing.against_onnx import alike
 from torchport.comparing.comparison import Comparison
 from torchport.comparing.evidence import make_folder
-from torchport.comparing.figures import Figures, Metric, measure, measure_sequence
 from torchport.comparing.layered import BUDGET
 from torchport.comparing.precision import Precision, needs_precision
 from torchport.errors import EngineError, EngineMissingError, InputError, OptionError
 from torchport.inputs.samples import Sample, save_call
+from torchport.numerics.error_metrics import Figures, Metric, measure, measure_sequence
+from torchport.numerics.tolerance import Limits, Tolerance, limits_for
 from torchport.pipeline.compared_inputs import MADE_UP, InputNotes, SameInputs, given_samples, same_inputs_as
 from torchport.pipeline.compared_layers import Found, find_layers
-from torchport.pipeline.compared_limits import Limits, limits_for
 from torchport.pipeline.compared_options import check_engines, check_outputs
 from torchport.pipeline.compared_samples import ARRAYS, Seen, on_sample, telling_nothing, tensors_of
 from torchport.pipeline.compared_sides import (
@@ -38,7 +38,6 @@ from torchport.pipeline.compared_sides import (
 )
 from torchport.pipeline.job import Progress
 from torchport.process import uncollected
-from torchport.proving.tolerances import Tolerance
 from torchport.results import Finding
 from torchport.tensors import Array
 

@@ -14,10 +14,10 @@ from torch.utils import _pytree as pytree
 
 from torchport.engines.base import Session, open_session
 from torchport.errors import OptionError, TorchportError
+from torchport.numerics.check import check_output
+from torchport.numerics.tolerance import tolerance
 from torchport.operators.defining import Operator
 from torchport.pipeline.exporting import export
-from torchport.proving.metrics import check_output
-from torchport.proving.tolerances import tolerance
 from torchport.tensors import dtype_name, to_numpy
 
 _ROUNDS = 5

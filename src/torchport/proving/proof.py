@@ -14,10 +14,10 @@ import numpy as np
 
 from torchport import process
 from torchport.errors import EngineError, RandomModelError
+from torchport.numerics.check import check_output
+from torchport.numerics.tolerance import tolerance
 from torchport.proving import sampling
-from torchport.proving.metrics import check_output
 from torchport.proving.sampling import ProofInput, Question
-from torchport.proving.tolerances import tolerance
 from torchport.results import Case, Finding, OutputCheck, Proof, Verdict
 from torchport.tensors import Array
 

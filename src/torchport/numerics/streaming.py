@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
-from torchport.proving.scales import floor as floor_of
-from torchport.proving.tolerances import Tolerance
+from torchport.numerics.tolerance import Tolerance, floor as floor_of
 from torchport.tensors import Array
 
 PIECE = 1 << 18  # numbers looked at together: a dozen float64 temporaries of 2 MB
