@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
-from torchport.graph import opset
+from torchport.opset import convert
 
 Arrays = list[np.ndarray[Any, Any]]
 
@@ -49,7 +49,7 @@ def check_conversion(model: ir.Model, feeds: dict[str, Any], targets: Sequence[i
     before = ir.to_proto(model).SerializeToString()
     want = run(model, feeds)
     for target in targets:
-        converted = opset.convert(model, target)
+        converted = convert.convert(model, target)
         proto = ir.to_proto(converted)
         assert {o.domain: o.version for o in proto.opset_import}[""] == target
         onnx.checker.check_model(proto, full_check=True)

@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 from conversions import assert_same, check_conversion, floats, parse, run
 
-from torchport.graph import opset
+from torchport.opset import convert
 
 
 def test_origins_names_and_shapes_stay() -> None:
@@ -18,7 +18,7 @@ def test_origins_names_and_shapes_stay() -> None:
     norm = model.graph[0]
     norm.name = "encoder.norm"
     norm.metadata_props["pkg.torch.onnx.stack_trace"] = "File model.py, line 7"
-    converted = opset.convert(model, 13)
+    converted = convert.convert(model, 13)
     new = [n for n in converted.graph if n.op_type != "Relu"]
     assert len(new) > 5
     assert all(n.metadata_props["pkg.torch.onnx.stack_trace"].endswith("line 7") for n in new)
@@ -30,7 +30,7 @@ def test_origins_names_and_shapes_stay() -> None:
 
 def test_weights_are_shared_and_not_copied() -> None:
     model = parse("g (float[2,3] x) => (float[2,3] y) <float[3] w = {1,2,3}> { y = Add(x, w) }", 18)
-    converted = opset.convert(model, 13)
+    converted = convert.convert(model, 13)
     assert converted.graph.initializers["w"].const_value is model.graph.initializers["w"].const_value
 
 
@@ -49,7 +49,7 @@ def test_local_functions_are_converted() -> None:
     model = ir.from_proto(onnx.parser.parse_model(FUNCTIONS.format(second="squash")))
     feeds = {"x": floats(2, 3)}
     check_conversion(model, feeds, (17, 20))
-    converted = opset.convert(model, 17)
+    converted = convert.convert(model, 17)
     assert len(converted.functions) == 3
     assert {f.opset_imports[""] for f in converted.functions.values()} == {17}
     assert converted.ir_version == 8
@@ -58,7 +58,7 @@ def test_local_functions_are_converted() -> None:
 def test_a_function_whose_types_are_needed_is_inlined() -> None:
     model = ir.from_proto(onnx.parser.parse_model(FUNCTIONS.format(second="turn")))
     check_conversion(model, {"x": floats(2, 3)}, (12, 9))
-    assert not opset.convert(model, 12).functions
+    assert not convert.convert(model, 12).functions
 
 
 def test_a_function_of_another_opset_is_carried_by_itself() -> None:
@@ -70,7 +70,7 @@ def test_a_function_of_another_opset_is_carried_by_itself() -> None:
     assert {f.opset_imports[""] for f in model.functions.values()} == {13, 18}
     want = ir.from_proto(onnx.parser.parse_model(FUNCTIONS.format(second="squash")))
     for target in (17, 20):
-        converted = opset.convert(model, target)
+        converted = convert.convert(model, target)
         assert {f.opset_imports[""] for f in converted.functions.values()} == {target}
         assert_same(run(converted, {"x": floats(2, 3)}), run(want, {"x": floats(2, 3)}))
 
@@ -80,10 +80,10 @@ def test_a_function_of_another_opset_is_carried_by_itself() -> None:
 )
 def test_the_ir_version_is_the_smallest_that_fits(version: int, expected: int) -> None:
     model = parse("g (float[3] x) => (float[3] y) { y = Relu(x) }", 18)
-    assert opset.convert(model, version).ir_version == expected
+    assert convert.convert(model, version).ir_version == expected
 
 
 def test_a_model_of_the_wanted_opset_only_gets_its_ir_version() -> None:
     model = parse("g (float[3] x) => (float[3] y) { y = Relu(x) }", 18, ir_version=11)
-    same = opset.convert(model, 18)
+    same = convert.convert(model, 18)
     assert (same.ir_version, model.ir_version) == (8, 11)

@@ -13,9 +13,8 @@ import onnx_ir as ir
 from conversions import run
 
 from torchport.errors import OpsetError
-from torchport.graph import opset
-from torchport.graph.opset_rules import review, table
 from torchport.irtools import schemas
+from torchport.opset import convert, reviewed_changes, rules
 
 
 def test_every_change_of_wording_has_a_rule_or_was_read() -> None:
@@ -26,15 +25,15 @@ def test_every_change_of_wording_has_a_rule_or_was_read() -> None:
         for old, new in itertools.pairwise(since):
             if new < 8 or schemas.wording(op, old) == schemas.wording(op, new):
                 continue
-            down = (op, new) in table.DOWN or review.is_harmless(op, new, downwards=True)
-            up = (op, new) in table.UP or review.is_harmless(op, new, downwards=False)
+            down = (op, new) in rules.DOWN or reviewed_changes.is_harmless(op, new, downwards=True)
+            up = (op, new) in rules.UP or reviewed_changes.is_harmless(op, new, downwards=False)
             gone = versions[new].deprecated
             unread += [] if (down or gone) and up else [(op, new)]
     assert not unread
 
 
 def test_every_rule_belongs_to_a_border_that_exists() -> None:
-    for op, at in {*table.DOWN, *table.UP}:
+    for op, at in {*rules.DOWN, *rules.UP}:
         assert at in schemas.history()[op], (op, at)
 
 
@@ -60,7 +59,7 @@ def test_onnx_own_node_tests_give_the_same_numbers_or_are_refused() -> None:
             continue
         for target in {source - 1, 17, 13, 11} & set(range(11, source)):
             try:
-                got = run(opset.convert(ir.from_proto(case.model), target), feeds)
+                got = run(convert.convert(ir.from_proto(case.model), target), feeds)
             except OpsetError:
                 refused += 1
                 continue

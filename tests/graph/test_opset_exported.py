@@ -11,7 +11,7 @@ import onnx_ir as ir
 import pytest
 from conversions import check_conversion
 
-from torchport.graph import opset
+from torchport.opset import convert
 
 
 @pytest.fixture(scope="module")
@@ -99,5 +99,5 @@ def test_models_of_the_torchscript_exporter_are_raised(source: int) -> None:
         )
     old = ir.from_proto(onnx.load_from_string(file.getvalue()))
     check_conversion(old, {"x": example.numpy()}, (18, 21, 24, 10))
-    newest = ir.to_proto(opset.convert(old, opset.SUPPORTED[-1]))
+    newest = ir.to_proto(convert.convert(old, convert.SUPPORTED[-1]))
     onnx.checker.check_model(newest, full_check=True)

@@ -12,7 +12,7 @@ import onnx_ir as ir
 import pytest
 from conversions import assert_same, check_conversion, floats, parse, run
 
-from torchport.graph import opset
+from torchport.opset import convert
 
 # Written as the TorchScript exporter writes them at old opsets.
 OLD: list[tuple[str, int, str, dict[str, Any]]] = [
@@ -62,10 +62,10 @@ OLD: list[tuple[str, int, str, dict[str, Any]]] = [
 @pytest.mark.parametrize(("source", "text", "feeds"), [r[1:] for r in OLD], ids=[r[0] for r in OLD])
 def test_models_of_old_exporters_are_raised(source: int, text: str, feeds: dict[str, Any]) -> None:
     check_conversion(parse(text, source), feeds, (12, 13, 17, 18, 20, 21, 24))
-    onnx.checker.check_model(ir.to_proto(opset.convert(parse(text, source), opset.SUPPORTED[-1])), full_check=True)
+    onnx.checker.check_model(ir.to_proto(convert.convert(parse(text, source), convert.SUPPORTED[-1])), full_check=True)
 
 
 def test_a_round_trip_gives_the_same_numbers() -> None:
     text, feeds = OLD[0][2], OLD[0][3]
-    up = opset.convert(parse(text, 9), 21)
-    assert_same(run(opset.convert(up, 9), feeds), run(parse(text, 9), feeds))
+    up = convert.convert(parse(text, 9), 21)
+    assert_same(run(convert.convert(up, 9), feeds), run(parse(text, 9), feeds))

@@ -9,24 +9,24 @@ import pytest
 from conversions import parse
 
 from torchport.errors import OpsetError, OptionError
-from torchport.graph import opset
+from torchport.opset import convert
 
 
 @pytest.mark.parametrize("wrong", [3, 99, 6, 0])
 def test_an_opset_that_does_not_exist_is_refused(wrong: int) -> None:
     with pytest.raises(OptionError, match="can be asked for"):
-        opset.check_range(wrong)
+        convert.check_range(wrong)
 
 
 def test_the_range_is_said() -> None:
-    newest = opset.SUPPORTED[-1]
+    newest = convert.SUPPORTED[-1]
     with pytest.raises(OptionError) as caught:
-        opset.check_range(99)
+        convert.check_range(99)
     assert str(caught.value).startswith(
         f"opset 99 does not exist in the installed onnx; 7 to {newest} can be asked for"
     )
-    opset.check_range(7)
-    opset.check_range(newest)
+    convert.check_range(7)
+    convert.check_range(newest)
 
 
 def test_a_refusal_names_the_node_the_reason_and_the_nearest_opset() -> None:
@@ -35,20 +35,20 @@ def test_a_refusal_names_the_node_the_reason_and_the_nearest_opset() -> None:
     model = parse(text, 18)
     before = ir.to_proto(model).SerializeToString()
     with pytest.raises(OpsetError) as caught:
-        opset.convert(model, 11)
+        convert.convert(model, 11)
     error = caught.value
     assert error.blockers == ("GridSample (2 nodes, first 'node_grid', first in opset 16)",)
     assert error.nearest == 16
     assert "ask for opset 16" in (error.next_step or "")
     assert ir.to_proto(model).SerializeToString() == before
-    assert opset.convert(model, 16).opset_imports[""] == 16
+    assert convert.convert(model, 16).opset_imports[""] == 16
 
 
 def test_all_blockers_are_named_at_once() -> None:
     text = """g (float[3,3] x, int64[3] i) => (float[3,3] y, int64[3] z, float[3] w)
         { y = Einsum<equation = "ij,jk->ik">(x, x) z = BitwiseAnd(i, i) w = ReduceMean<keepdims=0>(x, i) }"""
     with pytest.raises(OpsetError) as caught:
-        opset.convert(parse(text, 18), 11)
+        convert.convert(parse(text, 18), 11)
     assert [b.split(" ")[0] for b in caught.value.blockers] == ["BitwiseAnd", "Einsum", "ReduceMean"]
     assert caught.value.nearest == 18
     assert "keep opset 18" in str(caught.value)
@@ -75,7 +75,7 @@ REFUSED = [
 @pytest.mark.parametrize(("source", "text", "target"), [r[1:] for r in REFUSED], ids=[r[0] for r in REFUSED])
 def test_what_cannot_be_kept_is_refused(source: int, text: str, target: int) -> None:
     with pytest.raises(OpsetError) as caught:
-        opset.convert(parse(text, source), target)
+        convert.convert(parse(text, source), target)
     assert caught.value.nearest == target + 1
 
 
@@ -84,10 +84,10 @@ def test_shrinking_by_nearest_is_not_guessed_at() -> None:
         "g (float[1,1,4,4] x) => (float[A,B,C,D] y) { s = Constant<value = float[4] {1,1,0.6,0.6}>() y = Resize(x, s) }"
     )
     with pytest.raises(OpsetError, match="rounding when shrinking"):
-        opset.convert(parse(text, 10), 13)
+        convert.convert(parse(text, 10), 13)
 
 
 def test_an_initializer_that_callers_may_override_is_no_constant() -> None:
     text = "g (float[2,3] x, int64[1] a = {1}) => (float[A] y) { y = ReduceSum<keepdims=0>(x, a) }"
     with pytest.raises(OpsetError, match="computed at run time"):
-        opset.convert(parse(text, 13), 12)
+        convert.convert(parse(text, 13), 12)

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from torchport.graph.exposing import expose as expose
     from torchport.graph.linting import lint as lint
     from torchport.graph.neighbors import look as look
-    from torchport.graph.opset import convert as set_opset  # noqa: F401 -- its public name
     from torchport.graph.splitting import split as split
+    from torchport.opset.convert import convert as set_opset  # noqa: F401 -- its public name
 
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,
@@ -66,7 +66,7 @@ __getattr__, __dir__, __all__ = lazy_names(
         "torchport.graph.exposing": "expose",
         "torchport.graph.linting": "lint",
         "torchport.graph.neighbors": "look",
-        "torchport.graph.opset": "convert=set_opset",
         "torchport.graph.splitting": "split",
+        "torchport.opset.convert": "convert=set_opset",
     },
 )

@@ -21,11 +21,11 @@ from torchport.engines import custom
 from torchport.engines.base import Session, open_session
 from torchport.engines.onnxruntime import has_kernels
 from torchport.errors import CaptureError, EngineError, InputError, OpsetError, ProofError, RefusedError, TorchportError
-from torchport.graph import opset as opsets
 from torchport.graph.kernels import fitting
 from torchport.irtools import metadata
 from torchport.irtools.metadata import find_origin
 from torchport.irtools.types import tensor_infos
+from torchport.opset import convert as opsets
 from torchport.pipeline.job import Job
 from torchport.process import silence
 from torchport.proving import sampling

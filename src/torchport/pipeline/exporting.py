@@ -16,7 +16,7 @@ from torchport.capture.state import Mode
 from torchport.errors import OptionError
 from torchport.files import onnx_files
 from torchport.files.filesystem import check_target
-from torchport.graph import opset as opsets
+from torchport.opset import convert as opsets
 from torchport.pipeline.attempts import Attempts
 from torchport.pipeline.job import Job, Progress
 from torchport.process import silence

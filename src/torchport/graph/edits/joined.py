@@ -8,12 +8,12 @@ import onnx_ir as ir
 
 from torchport.errors import InputError
 from torchport.graph.edits.grafting.adopting import take_functions
-from torchport.graph.opset import ir_version_for
 from torchport.irtools.inference import infer_missing
 from torchport.irtools.metadata import ANNOTATION
 from torchport.irtools.names import rename
 from torchport.irtools.traversal import graphs_in, values_in
 from torchport.irtools.types import described
+from torchport.opset.convert import ir_version_for
 
 Link = tuple[ir.Value, ir.Value]  # an output of the first, and the input of the second that it goes into
 _PROOF = ("torchport.proof", "torchport.unproven")  # what was proven was proven of each by itself

@@ -18,9 +18,9 @@ import onnx_ir as ir
 from torchport.errors import InputError
 from torchport.files import onnx_files
 from torchport.graph.edits.joined import Link, inputs_of, joined
-from torchport.graph.opset import convert
 from torchport.irtools.traversal import values_in
 from torchport.irtools.types import agrees, described
+from torchport.opset.convert import convert
 
 Given = ir.Model | str | os.PathLike[str]
 

@@ -152,7 +152,7 @@ _EDITS = [
     ),
     Edit(
         "set-opset",
-        "torchport.graph.opset:convert",
+        "torchport.opset.convert:convert",
         "name",
         "NUMBER",
         "Up or down; refused where that is not exact.",

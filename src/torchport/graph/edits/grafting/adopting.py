@@ -9,8 +9,8 @@ import onnx_ir as ir
 
 from torchport.errors import InputError, OpsetError
 from torchport.graph.edits.nodes_text import Fragment
-from torchport.graph.opset import convert
 from torchport.irtools.traversal import opset_of
+from torchport.opset.convert import convert
 
 
 def adopted(model: ir.Model, fragment: Fragment) -> Fragment:

@@ -13,13 +13,13 @@ from torchport.graph.edits.choosing import forget_unused_domains
 from torchport.graph.edits.grafting.graft import Graft, bind, detached, drop_unread, loose, paired, take_place
 from torchport.graph.edits.grafting.types import check_agrees, settle_types
 from torchport.graph.edits.nodes_text import Fragment
-from torchport.graph.opset import ir_version_for
 from torchport.irtools import names, schemas
 from torchport.irtools.inference import infer_missing
 from torchport.irtools.names import FreshNames, rename
 from torchport.irtools.schemas import dtype_at, newest, type_variable
 from torchport.irtools.traversal import Match, Scope, values_in
 from torchport.irtools.types import agrees, described
+from torchport.opset.convert import ir_version_for
 
 _Key = tuple[int, str, int]  # a weight: of which fragment, its name there, and for which scope
 

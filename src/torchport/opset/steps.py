@@ -12,8 +12,6 @@ from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
-from torchport.graph.opset_rules import table
-from torchport.graph.opset_rules.review import is_harmless
 from torchport.irtools import evaluation, schemas
 from torchport.irtools.builder import Builder
 from torchport.irtools.function_bodies import expand, has_body
@@ -21,6 +19,8 @@ from torchport.irtools.names import FreshNames as Names
 from torchport.irtools.node_reader import Refusal, is_used
 from torchport.irtools.schemas import Schema
 from torchport.irtools.traversal import _graphs_in
+from torchport.opset import rules
+from torchport.opset.reviewed_changes import is_harmless
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,7 +101,7 @@ class Steps:
 
     def _by_rule(self, node: ir.Node, before: Schema, after: Schema | None, here: int, there: int) -> None:
         border, downwards = max(here, there), there < here
-        rule = (table.DOWN if downwards else table.UP).get((node.op_type, border))
+        rule = (rules.DOWN if downwards else rules.UP).get((node.op_type, border))
         if rule is not None:
             with Builder(node, there, self._names.fresh) as builder:
                 results = rule(node, builder)

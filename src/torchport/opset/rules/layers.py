@@ -1,4 +1,4 @@
-"""Pooling: ``ceil_mode`` and ``dilations`` came piece by piece, and windows past the edge were settled late."""
+"""Rules for pooling, ConvTranspose, Gemm and recurrent layers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import onnx_ir as ir
 from torchport.irtools import node_reader
 from torchport.irtools.builder import Builder, Rules
 from torchport.irtools.node_reader import Refusal
+
+# Pooling: ``ceil_mode`` and ``dilations`` came piece by piece, and windows past the edge were settled late.
 
 
 def windows_start_inside(node: ir.Node, b: Builder) -> None:
@@ -70,6 +72,50 @@ def _pad_instead(node: ir.Node) -> None:
     node.attributes["pads"] = ir.AttrInt64s("pads", pads)
 
 
+# ConvTranspose: what ``auto_pad`` and ``output_shape`` mean was written anew in 11; explicit pads mean the same.
+
+
+def explicit_pads(node: ir.Node, b: Builder) -> None:
+    if node_reader.text(node, "auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
+        raise Refusal("the meaning of auto_pad changed in opset 11")
+    if node_reader.attribute(node, "output_shape") is not None:
+        raise Refusal("the meaning of output_shape changed in opset 11")
+
+
+# Gemm: the third input became optional in 11; a zero that broadcasts adds nothing.
+
+_GIVEN = ("alpha", "beta", "transA", "transB")
+
+
+def add_zero(node: ir.Node, b: Builder) -> list[ir.Value] | None:
+    if node_reader.input_at(node, 2) is not None:
+        return None
+    x, y = node_reader.required(node, 0), node_reader.required(node, 1)
+    zero = b.constant([0], node_reader.dtype(x).numpy())
+    return [b.op("Gemm", x, y, zero, **{name: node_reader.attribute(node, name) for name in _GIVEN})]
+
+
+# LSTM, GRU and RNN: the batch-first ``layout`` came in 14; before, inputs and outputs are transposed.
+
+_STATES = (5, 6)  # initial_h, and initial_c of the LSTM
+
+
+def sequence_first(node: ir.Node, b: Builder) -> list[ir.Value | None] | None:
+    """X and the states swap batch with their first axis; Y goes from (S, D, B, H) to (B, S, D, H)."""
+    if not node_reader.integer(node, "layout", 0):
+        node.attributes.pop("layout", None)
+        return None
+    inputs = list(node.inputs)
+    for index in (0, *_STATES):
+        value = node_reader.input_at(node, index)
+        if value is not None:
+            inputs[index] = b.op("Transpose", value, perm=[1, 0, 2])
+    given = {n: a.value for n, a in node.attributes.items() if n != "layout" and not a.is_ref()}
+    outputs = list(b.ops(node.op_type, inputs, len(node.outputs), **given))
+    orders = [[2, 0, 1, 3], [1, 0, 2], [1, 0, 2]]
+    return [b.op("Transpose", y, perm=order) for y, order in zip(outputs, orders, strict=False)]
+
+
 DOWN: Rules = {
     ("AveragePool", 22): windows_start_inside,
     ("MaxPool", 22): windows_start_inside,
@@ -77,9 +123,13 @@ DOWN: Rules = {
     ("LpPool", 18): floor_only,
     ("AveragePool", 10): floor_only,
     ("MaxPool", 10): floor_only,
+    ("ConvTranspose", 11): explicit_pads,
+    ("Gemm", 11): add_zero,
+    **{(op, 14): sequence_first for op in ("LSTM", "GRU", "RNN")},
 }
 UP: Rules = {
     ("AveragePool", 22): windows_start_inside,
     ("MaxPool", 22): windows_start_inside,
     ("AveragePool", 19): settled_average,
+    ("ConvTranspose", 11): explicit_pads,
 }

@@ -7,44 +7,7 @@ from types import MappingProxyType
 
 from torchport.irtools.builder import Rule, Rules
 
-_FILES = (
-    "attention",
-    "axis",
-    "batch_normalization",
-    "cast",
-    "clip",
-    "compare",
-    "constant",
-    "constant_of_shape",
-    "control_flow",
-    "convolution",
-    "cumsum",
-    "depth_to_space",
-    "dropout",
-    "extremes",
-    "gather",
-    "gemm",
-    "mod",
-    "normalization",
-    "pad",
-    "pooling",
-    "power",
-    "quantize",
-    "ranges",
-    "recurrent",
-    "reduce",
-    "reshape",
-    "resize",
-    "sampling",
-    "shape",
-    "slicing",
-    "softmax",
-    "special_values",
-    "split",
-    "squeeze",
-    "topk",
-    "trilu",
-)
+_FILES = ("arithmetic", "constants", "indexing", "layers", "normalization", "reductions", "resize", "shapes")
 
 
 def _joined(side: str) -> MappingProxyType[tuple[str, int], Rule]:

@@ -20,10 +20,10 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from torchport.errors import OpsetError, OptionError
-from torchport.graph.opset_rules.steps import Blocker, Steps
 from torchport.irtools.inference import infer_missing
 from torchport.irtools.names import FreshNames
 from torchport.irtools.traversal import graphs_of, scopes_of
+from torchport.opset.steps import Blocker, Steps
 
 SUPPORTED = range(7, onnx.defs.onnx_opset_version() + 1)
 

@@ -1,16 +1,18 @@
-"""LayerNormalization (17), GroupNormalization (21) and RMSNormalization (23) in primitive operators.
-
-onnx gives a body for LayerNormalization, but takes the variance as E[x²] - E[x]², which loses all digits when the
-mean is large. Here it is E[(x - E[x])²], as PyTorch and ONNX Runtime have it.
-"""
+"""Rules for normalizations, Dropout and Attention."""
 
 from __future__ import annotations
 
+import numpy as np
 import onnx_ir as ir
 
 from torchport.irtools import node_reader
 from torchport.irtools.builder import Builder, Rules
 from torchport.irtools.node_reader import Refusal
+
+# LayerNormalization (17), GroupNormalization (21) and RMSNormalization (23) in primitive operators.
+#
+# onnx gives a body for LayerNormalization, but takes the variance as E[x²] - E[x]², which loses all digits when the
+# mean is large. Here it is E[(x - E[x])²], as PyTorch and ONNX Runtime have it.
 
 
 def layer_normalization(node: ir.Node, b: Builder) -> list[ir.Value | None]:
@@ -87,9 +89,72 @@ def _repeated(value: ir.Value, times: int, b: Builder) -> ir.Value:
     return b.op("Reshape", wide, b.ints([-1]))
 
 
+# BatchNormalization: ``spatial`` went in 9, ``training_mode`` came in 14. Inference means the same throughout.
+
+
+def inference_only(node: ir.Node, b: Builder) -> None:
+    if node_reader.integer(node, "training_mode", 0):
+        raise Refusal("training_mode=1 came in opset 14")
+    node.attributes.pop("training_mode", None)
+
+
+def spatial_only(node: ir.Node, b: Builder) -> None:
+    if not node_reader.integer(node, "spatial", 1):
+        raise Refusal("spatial=0 went in opset 9")
+    node.attributes.pop("spatial", None)
+
+
+def first_output_only(node: ir.Node, b: Builder) -> None:
+    if any(node_reader.is_used(node, i) for i in range(1, len(node.outputs))):
+        raise Refusal("its training outputs changed in opset 14")
+
+
+# Dropout: the mask turned boolean in 10, training explicit in 12. In inference it is Identity.
+
+
+def inference_is_identity(node: ir.Node, b: Builder) -> list[ir.Value]:
+    mode = node_reader.input_at(node, 2)
+    training = node_reader.constant(mode) if mode is not None else np.zeros((), dtype=bool)
+    if training is None or training.any():
+        raise Refusal("it drops in training mode, which is explicit only since opset 12")
+    if node_reader.is_used(node, 1):
+        raise Refusal("its mask is used")
+    return [b.op("Identity", node_reader.required(node, 0))]
+
+
+def ratio_to_input(node: ir.Node, b: Builder) -> list[ir.Value]:
+    ratio = b.constant(node_reader.real(node, "ratio", 0.5), np.float32)
+    return list(b.ops("Dropout", [node_reader.required(node, 0), ratio], len(node.outputs)))
+
+
+def dropout_without_mask(node: ir.Node, b: Builder) -> list[ir.Value]:
+    """The mask changed its dtype in 10, so it must not be read; then it need not be there either."""
+    if node_reader.is_used(node, 1):
+        raise Refusal("its mask, whose dtype changed in opset 10, is used")
+    return [b.op("Dropout", node_reader.required(node, 0), ratio=node_reader.real(node, "ratio", 0.5))]
+
+
+# Attention: since 24 a mask may be shorter than the keys, which 23 does not know; such a node is taken apart.
+
+
+def attention_without_long_mask(node: ir.Node, b: Builder) -> None:
+    if node_reader.input_at(node, 3) is not None:
+        raise Refusal("a mask that may be shorter than the keys came in opset 24")
+
+
 DOWN: Rules = {
     ("LayerNormalization", 17): layer_normalization,
     ("GroupNormalization", 21): group_normalization,
     ("RMSNormalization", 23): rms_normalization,
+    ("BatchNormalization", 14): inference_only,
+    ("Dropout", 12): inference_is_identity,
+    ("Dropout", 10): dropout_without_mask,
+    ("Attention", 24): attention_without_long_mask,
 }
-UP: Rules = {("GroupNormalization", 21): scale_for_each_channel}
+UP: Rules = {
+    ("GroupNormalization", 21): scale_for_each_channel,
+    ("BatchNormalization", 9): spatial_only,
+    ("BatchNormalization", 14): first_output_only,
+    ("Dropout", 10): dropout_without_mask,
+    ("Dropout", 12): ratio_to_input,
+}
