@@ -6,12 +6,12 @@ import torch
 from foo_op import FooModel, example_inputs
 
 import torchport as tp
-from torchport.operators import building
+from torchport.engines.onnxruntime import kernel_libraries
 
 torch.manual_seed(0)
 torch.set_grad_enabled(False)
 model, x = FooModel().eval(), torch.rand(4, 3, 128, 128)
-library = building.build([pathlib.Path(__file__).parent / "foo_op.cc"])  # or: torchport ops build foo_op.cc
+library = kernel_libraries.build([pathlib.Path(__file__).parent / "foo_op.cc"])  # or: torchport ops build foo_op.cc
 
 # Without a kernel PyTorch runs the node for the proof, and the result says so.
 exported = tp.export(model, example_inputs(), dynamic={"input": {0: "N"}}, opset=13, output="model_foo.onnx")

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from torchport.capture.rewrite import flow as flow
     from torchport.comparing.recording import record as record
     from torchport.comparing.reducing import reduce as reduce
-    from torchport.engines.base import Session as Session, open_session as session  # noqa: F401 -- its public name
+    from torchport.engines.session import (
+        Session as Session,
+        open_session as session,  # noqa: F401 -- its public name
+    )
     from torchport.errors import (
         CaptureError as CaptureError,
         OpsetError as OpsetError,
@@ -51,7 +54,7 @@ __getattr__, __dir__, __all__ = lazy_names(
         "torchport.capture.rewrite.flow": "=flow",
         "torchport.comparing.recording": "record",
         "torchport.comparing.reducing": "reduce",
-        "torchport.engines.base": "Session open_session=session",
+        "torchport.engines.session": "Session open_session=session",
         "torchport.errors": "=errors CaptureError OpsetError ProofError TorchportError",
         "torchport.graph": "=graph",
         "torchport.health": "doctor",

@@ -120,7 +120,7 @@ def _satisfies(found: str, need: str) -> bool:
 
 
 def _engines() -> list[Check]:
-    from torchport.engines.base import engines
+    from torchport.engines.registry import engines
 
     return [_loads(name, entry) for name, entry in sorted(engines().items())]
 
@@ -205,8 +205,8 @@ def _machine() -> list[Check]:
 
 
 def _headers() -> Check:
+    from torchport.engines.onnxruntime import headers
     from torchport.errors import OptionError
-    from torchport.operators import headers
 
     try:
         found = headers.find()

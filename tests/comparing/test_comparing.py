@@ -16,7 +16,7 @@ from torch import nn
 
 import torchport as tp
 from torchport.comparing.comparison import Comparison, Divergence
-from torchport.engines import base
+from torchport.engines import registry, session
 from torchport.errors import (
     EngineMissingError,
     FileError,
@@ -80,7 +80,7 @@ def test_the_node_with_the_wrong_weight_is_named_between_onnx_models(
     assert found.modules["fc"] > 0.1
     model, data = first.files
     (sample,) = read_samples(data)
-    alone = base.open_session(model)
+    alone = session.open_session(model)
     answer = alone.run({i.name: sample.arrays[i.name] for i in alone.inputs})
     expected = sample.arrays[f"expected.{first.tensor}"]
     assert first.figures is not None
@@ -182,7 +182,7 @@ def _half(path: Path) -> ir.Model:
 def test_saved_tensors_stand_on_either_side(
     small_net: nn.Module, onnx_file: Path, image: dict[str, Array], tmp_path: Path
 ) -> None:
-    answers = base.open_session(onnx_file).run(image)
+    answers = session.open_session(onnx_file).run(image)
     np.savez(tmp_path / "there.npz", **image, **answers)
     np.savez(tmp_path / "off.npz", **image, **{n: a + 1 for n, a in answers.items()})
     for a, b in ((tmp_path / "there.npz", onnx_file), (onnx_file, tmp_path / "there.npz")):
@@ -196,7 +196,7 @@ def test_saved_tensors_stand_on_either_side(
 def test_saved_tensors_without_their_inputs_are_not_compared_with_made_up_ones(
     onnx_file: Path, image: dict[str, Array], tmp_path: Path
 ) -> None:
-    np.savez(tmp_path / "bare.npz", **base.open_session(onnx_file).run(image))
+    np.savez(tmp_path / "bare.npz", **session.open_session(onnx_file).run(image))
     with pytest.raises(InputError, match="does not hold the input 'x'"):
         tp.compare(tmp_path / "bare.npz", onnx_file)
     found = _compared(tmp_path / "bare.npz", onnx_file, image)
@@ -218,7 +218,7 @@ def test_a_recorded_call_is_compared_with_its_recorded_answer(
 def test_other_inputs_than_those_saved_are_told_with_the_likely_cause(
     onnx_file: Path, image: dict[str, Array], tmp_path: Path
 ) -> None:
-    np.savez(tmp_path / "there.npz", **image, **base.open_session(onnx_file).run(image))
+    np.savez(tmp_path / "there.npz", **image, **session.open_session(onnx_file).run(image))
     found = _compared(tmp_path / "there.npz", onnx_file, {"x": image["x"] * 255})
     assert not found.agrees
     assert "input 'x' differs by a factor of 255" in _told(found)
@@ -245,7 +245,7 @@ class _Failing:
     """ONNX Runtime that gives up at its second run."""
 
     def __init__(self, model: Any) -> None:
-        self._runner = base.engines()["onnxruntime"].load()(model)
+        self._runner = registry.engines()["onnxruntime"].load()(model)
         self.inputs, self.outputs = self._runner.inputs, self._runner.outputs
         self._runs = 0
 
@@ -259,8 +259,8 @@ class _Failing:
 
 @pytest.fixture
 def failing(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = {**base.engines(), "failing": SimpleNamespace(load=lambda: _Failing)}
-    monkeypatch.setattr(base, "engines", lambda: known)
+    known = {**registry.engines(), "failing": SimpleNamespace(load=lambda: _Failing)}
+    monkeypatch.setattr(session, "engines", lambda: known)
 
 
 @pytest.mark.usefixtures("failing")
@@ -680,7 +680,7 @@ def test_a_loop_at_fault_is_saved_with_its_data(tmp_path: Path) -> None:
     model, data = found.first_divergence.files
     (sample,) = read_samples(data)
     np.testing.assert_allclose(
-        base.open_session(model).run({"t": sample.arrays["t"]})["u"], np.tanh(ROWS["x"]) * 1.4**3, rtol=1e-5
+        session.open_session(model).run({"t": sample.arrays["t"]})["u"], np.tanh(ROWS["x"]) * 1.4**3, rtol=1e-5
     )
 
 

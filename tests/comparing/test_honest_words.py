@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import torchport as tp
 from torchport.comparing.comparison import Comparison
-from torchport.engines import base
+from torchport.engines import registry, session
 from torchport.errors import InputError, RandomModelError
 
 Array = np.ndarray[Any, Any]
@@ -135,7 +135,7 @@ class _Fusing:
     """ONNX Runtime, but where nobody looks at the products it adds a tenth."""
 
     def __init__(self, model: Any) -> None:
-        self._runner = base.engines()["onnxruntime"].load()(model)
+        self._runner = registry.engines()["onnxruntime"].load()(model)
         self.inputs, self.outputs = self._runner.inputs, self._runner.outputs
 
     def run(self, feeds: Mapping[str, Array], only: Sequence[str] | None = None) -> Sequence[Array]:
@@ -144,8 +144,8 @@ class _Fusing:
 
 
 def test_an_error_that_looking_at_it_removes_is_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = {**base.engines(), "fusing": SimpleNamespace(load=lambda: _Fusing)}
-    monkeypatch.setattr(base, "engines", lambda: known)
+    known = {**registry.engines(), "fusing": SimpleNamespace(load=lambda: _Fusing)}
+    monkeypatch.setattr(session, "engines", lambda: known)
     results = tp.compare(_chain(), inputs=X, engines=("onnxruntime", "fusing"), layers=True)
     assert isinstance(results, dict)
     found = results["fusing"]

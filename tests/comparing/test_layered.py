@@ -14,7 +14,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import torchport as tp
-from torchport.comparing.layered import Layered, Slices, faults_of
+from torchport.comparing.layered import Layered, Slices
+from torchport.engines.registry import faults_of
 from torchport.errors import EngineError, InputError
 
 FEEDS = {"x": np.linspace(-1, 1, 2 * 3 * 8 * 8, dtype=np.float32).reshape(2, 3, 8, 8)}

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 from torchport.comparing.checks import Command, Crash, Numbers, load_arrays
 from torchport.comparing.recorded import Recorded
 from torchport.comparing.reducing import Reduced, reduce
-from torchport.engines.base import open_session
+from torchport.engines.session import open_session
 from torchport.errors import EngineError, InputError, OptionError
 from torchport.inputs.samples import save_arrays
 

@@ -75,13 +75,13 @@ def _runs_in_cpp(folder: Path) -> None:
     """The library serves a C++ program too: the runtime is inside the onnxruntime wheel, under another name."""
     import onnxruntime
 
-    from torchport.operators import building, headers
+    from torchport.engines.onnxruntime import headers, kernel_libraries
 
-    library = building.build([folder / "my_add_kernel.cc"])
+    library = kernel_libraries.build([folder / "my_add_kernel.cc"])
     runtime = next((Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so.*"))
     (folder / "libonnxruntime.so.1").symlink_to(runtime)
     program = folder / "run_in_cpp"
-    command = [*building.compiler(), "-std=c++17", str(folder / "run_in_cpp.cpp"), f"-I{headers.find().folder}"]
+    command = [*kernel_libraries.compiler(), "-std=c++17", str(folder / "run_in_cpp.cpp"), f"-I{headers.find().folder}"]
     subprocess.run(
         [*command, str(folder / "libonnxruntime.so.1"), f"-Wl,-rpath,{folder}", "-o", str(program)], check=True
     )

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from onnx import TensorProto, helper
 
 from torchport.cli.reduce import command
-from torchport.engines.base import open_session
+from torchport.engines.session import open_session
 from torchport.files import onnx_files
 
 SHAPE = [2, 3]

@@ -14,8 +14,8 @@ from agreement import check
 from torch import Tensor, nn
 from torch.nn import functional
 
-from torchport.engines.onnxruntime import has_kernels
-from torchport.graph.kernels import fitting
+from torchport.engines.onnxruntime import kernel_types
+from torchport.engines.onnxruntime.engine import has_kernels
 
 
 @pytest.fixture(autouse=True)
@@ -120,7 +120,7 @@ def _fitted(*nodes: onnx.NodeProto) -> ir.Model:
         [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.BFLOAT16, shape)],
     )
     model = ir.from_proto(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=9))
-    fitting.fit(model, has_kernels)
+    kernel_types.fit(model, has_kernels)
     return model
 
 

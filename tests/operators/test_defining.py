@@ -17,8 +17,9 @@ from torch import Tensor, nn
 
 import torchport as tp
 from torchport.cli.main import cli
+from torchport.engines.onnxruntime import headers, kernel_libraries
 from torchport.errors import EngineError, OptionError
-from torchport.operators import building, defining, headers
+from torchport.operators import defining
 
 KERNELS = Path(__file__).parent / "kernels" / "everything.cc"
 
@@ -252,7 +253,7 @@ def test_an_attribute_that_comes_from_a_size_is_refused_in_words() -> None:
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return building.build([KERNELS])
+    return kernel_libraries.build([KERNELS])
 
 
 @pytest.fixture(scope="module")
@@ -279,7 +280,7 @@ def test_a_library_that_has_other_operators_is_named(saved: Path, tmp_path: Path
     text = KERNELS.read_text()
     other.write_text(text.replace("tests::ScaleAdd", "tests::OtherAdd"))
     with pytest.raises(EngineError, match=r"none of libother\.so has it"):
-        tp.session(saved, libraries=[building.build([other])])
+        tp.session(saved, libraries=[kernel_libraries.build([other])])
 
 
 def compiled(tmp_path: Path, text: str, *flags: str) -> Path:
@@ -287,7 +288,7 @@ def compiled(tmp_path: Path, text: str, *flags: str) -> Path:
     source.write_text(text)
     target = tmp_path / "libbad.so"
     include = headers.find().folder
-    command = [*building.compiler(), "-shared", "-fPIC", f"-I{include}", str(source), "-o", str(target), *flags]
+    command = [*kernel_libraries.compiler(), "-shared", "-fPIC", f"-I{include}", str(source), "-o", str(target), *flags]
     subprocess.run(command, check=True, capture_output=True)
     return target
 
@@ -394,7 +395,7 @@ def test_kernels_of_one_domain_may_be_in_several_files(tmp_path: Path) -> None:
     exported = tp.export(lambda x: minus(plus(x) * 2), (torch.randn(3),))
     x = torch.randn(3)
     torch.testing.assert_close(tp.session(exported.model)(x), (x + 1) * 2 - 1)
-    apart = [building.build([tmp_path / f"{name}.cc"]) for name in ("plus", "minus")]
+    apart = [kernel_libraries.build([tmp_path / f"{name}.cc"]) for name in ("plus", "minus")]
     defining.forget("tests::plus")
     defining.forget("tests::minus")
     with pytest.raises(EngineError, match="one library for a domain"):
@@ -437,10 +438,10 @@ def test_a_function_without_annotations_is_told_what_to_do() -> None:
 def test_a_kernel_that_does_not_compile_names_the_line(tmp_path: Path) -> None:
     (tmp_path / "broken.cc").write_text('#include "torchport.h"\nvoid f() { undeclared(); }\n')
     with pytest.raises(OptionError, match=r"does not compile.*undeclared") as caught:
-        building.build([tmp_path / "broken.cc"])
+        kernel_libraries.build([tmp_path / "broken.cc"])
     assert "broken.cc:2" in str(caught.value)
     with pytest.raises(OptionError, match="no kernel source"):
-        building.build([tmp_path / "nothing.cc"])
+        kernel_libraries.build([tmp_path / "nothing.cc"])
 
 
 def test_a_library_is_built_again_only_when_something_changed(tmp_path: Path) -> None:
@@ -451,11 +452,11 @@ def test_a_library_is_built_again_only_when_something_changed(tmp_path: Path) ->
         "void f(const Input<float>& x, Output<float>& y) { y.resize(x.shape())[0] = factor; }\n"
         'TORCHPORT_KERNEL("tests::Part", {}, f)\n'
     )
-    first = building.build([source])
+    first = kernel_libraries.build([source])
     stamp = first.stat().st_mtime_ns
-    assert building.build([source]).stat().st_mtime_ns == stamp
+    assert kernel_libraries.build([source]).stat().st_mtime_ns == stamp
     (tmp_path / "part.h").write_text("const float factor = 2;\n")
-    assert building.build([source]).stat().st_mtime_ns > stamp
+    assert kernel_libraries.build([source]).stat().st_mtime_ns > stamp
 
 
 def test_headers_are_looked_for_where_the_user_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,9 +18,10 @@ from torch import Tensor
 import torchport as tp
 from torchport import results
 from torchport.cli.main import cli
-from torchport.engines import custom
+from torchport.engines import custom_operators
+from torchport.engines.onnxruntime import headers, kernel_libraries
 from torchport.errors import EngineError, OptionError
-from torchport.operators import building, defining, headers
+from torchport.operators import defining
 
 KERNELS = Path(__file__).parent / "kernels" / "everything.cc"
 OWN = values.Opset("tests", 1)
@@ -236,10 +237,10 @@ def test_folders_with_spaces_several_files_and_a_kernel_without_output(tmp_path:
     first, second = folder / "first.cc", folder / "second.cc"
     first.write_text(KERNEL % "Forgets")
     second.write_text(KERNEL % "Second")
-    stamp = building.build([first, second]).stat().st_mtime_ns
-    assert building.build([first, second]).stat().st_mtime_ns == stamp
+    stamp = kernel_libraries.build([first, second]).stat().st_mtime_ns
+    assert kernel_libraries.build([first, second]).stat().st_mtime_ns == stamp
     first.write_text(KERNEL % "Forgetful")
-    library = building.build([first, second])
+    library = kernel_libraries.build([first, second])
     assert library.stat().st_mtime_ns > stamp
     op = tp.operator("tests::forgetful", schema="(Tensor x) -> Tensor")(lambda x: x + 1)
     op.onnx("tests::Forgetful")
@@ -251,14 +252,14 @@ def test_folders_with_spaces_several_files_and_a_kernel_without_output(tmp_path:
 def test_compilers_and_caches_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-thing g++")
     with pytest.raises(OptionError, match="no C\\+\\+ compiler no-such-thing here"):
-        building.compiler()
+        kernel_libraries.compiler()
     monkeypatch.setenv("CXX", "env g++")
-    assert building.compiler() == ["env", "g++"]
+    assert kernel_libraries.compiler() == ["env", "g++"]
     (tmp_path / "file").write_text("")
     monkeypatch.setenv(headers.VARIABLE, headers.find().folder)
     monkeypatch.setenv("TORCHPORT_CACHE", str(tmp_path / "file"))
     with pytest.raises(OptionError, match="cannot write to its cache"):
-        building.build([KERNELS])
+        kernel_libraries.build([KERNELS])
 
 
 # --- the command line -------------------------------------------------------------------------------------------------
@@ -286,10 +287,10 @@ def test_the_garbage_collector_may_take_options_before_the_session() -> None:
 
     import onnxruntime
 
-    from torchport.engines.onnxruntime import _options
+    from torchport.engines.onnxruntime.engine import _options
     from torchport.files import onnx_files
 
-    library = building.build([KERNELS])
+    library = kernel_libraries.build([KERNELS])
     define = tp.operator("tests::gc_add", schema="(Tensor a, Tensor b, float alpha=3.0) -> Tensor")
     op = define(lambda a, b, alpha=3.0: a * alpha + b)
     op.onnx("tests::ScaleAdd")
@@ -330,5 +331,5 @@ def test_running_a_node_in_python_changes_nothing_for_processes_started_later() 
     before = dict(os.environ)
     node = ir.node("Nothing", [], domain="test.none")
     model = ir.Model(ir.Graph([], [], nodes=[node], opset_imports={"": 18, "test.none": 1}, name="g"), ir_version=9)
-    custom.with_python_kernels(model, [])
+    custom_operators.with_python_kernels(model, [])
     assert dict(os.environ) == before

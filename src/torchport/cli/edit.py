@@ -155,7 +155,7 @@ def _apply(model: Any, steps: list[Any], say: Any) -> Any:
 
 def _prove(file: str, model: Any, steps: list[Any], verifying: _Verifying) -> Any:
     from torchport.cli import run
-    from torchport.engines.base import open_session
+    from torchport.engines.session import open_session
     from torchport.errors import ProofError
     from torchport.files import onnx_files
     from torchport.pipeline.same_meaning import prove_same

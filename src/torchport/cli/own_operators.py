@@ -52,12 +52,12 @@ def build(
 ) -> None:
     """Compile kernels: of C++ files into one library, or of a .py that defines operators."""
     with progress(quiet or as_json) as say:
+        from torchport.engines.onnxruntime import kernel_libraries
         from torchport.errors import OptionError
-        from torchport.operators import building
 
         if all(file.endswith((".cc", ".cpp", ".cxx")) for file in files):
             say("compiling")
-            libraries = {Path(files[0]).stem: building.build(files, include=ort_include, again=again)}
+            libraries = {Path(files[0]).stem: kernel_libraries.build(files, include=ort_include, again=again)}
         else:
             own = [op for file in files for op in defined_in(file) if op.has_kernel]
             say("compiling")
@@ -142,7 +142,7 @@ def test(file: str, as_json: bool, quiet: bool) -> None:
 def headers(fetch: bool, ort_include: str | None, as_json: bool, quiet: bool) -> None:
     """Show which C++ headers of ONNX Runtime kernels are compiled against; --fetch gets them."""
     with progress(quiet or as_json) as say:
-        from torchport.operators import headers as found_by
+        from torchport.engines.onnxruntime import headers as found_by
 
         if fetch:
             say("fetching")

@@ -106,7 +106,7 @@ def _asked(model: ir.Model, options: Mapping[str, Any]) -> tuple[Check, Recorded
 
 def _numbers(model: ir.Model, options: Mapping[str, Any]) -> tuple[Numbers, Recorded]:
     from torchport.comparing.checks import Numbers
-    from torchport.engines.base import engines
+    from torchport.engines.registry import engines
     from torchport.errors import OptionError
     from torchport.files import onnx_files
 
@@ -136,7 +136,7 @@ def _recorded(model: ir.Model, engine: str, options: Mapping[str, Any]) -> Recor
 
     from torchport.cli import run
     from torchport.comparing.recorded import Recorded
-    from torchport.engines.base import Session
+    from torchport.engines.session import Session
     from torchport.irtools.types import tensor_infos
 
     infos = tensor_infos([v for v in model.graph.inputs if not v.is_initializer()])

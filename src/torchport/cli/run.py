@@ -11,7 +11,7 @@ import click
 from torchport.cli.given import library_option
 from torchport.cli.own_operators import load_libraries
 from torchport.cli.show import common, print_json, progress
-from torchport.engines.base import Session
+from torchport.engines.session import Session
 from torchport.errors import InputError
 from torchport.tensors import Array
 
@@ -55,7 +55,7 @@ def command(
     """
     with progress(quiet or as_json) as say:
         say("loading")
-        from torchport.engines.base import open_session
+        from torchport.engines.session import open_session
         from torchport.graph.exposing import expose
         from torchport.inputs import arrays
 

@@ -20,7 +20,7 @@ import numpy as np
 import onnx_ir as ir
 
 from torchport.comparing.recorded import Recorded
-from torchport.engines.base import open_session
+from torchport.engines.session import open_session
 from torchport.errors import EngineError, InputError, OptionError
 from torchport.files import onnx_files
 from torchport.inputs.samples import save_arrays

@@ -12,9 +12,10 @@ import onnx_ir as ir
 
 from torchport.comparing.against_onnx import alike
 from torchport.comparing.against_torch import Pair
-from torchport.comparing.layered import Layered, faults_of
+from torchport.comparing.layered import Layered
 from torchport.comparing.layers import Reference
-from torchport.engines.base import open_session
+from torchport.engines.registry import faults_of
+from torchport.engines.session import open_session
 from torchport.graph.cutting import cut
 from torchport.irtools.traversal import used_by
 from torchport.numerics.check import Glance, glance

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-import numpy as np
 import onnx_ir as ir
 
 from torchport.capture.origins import write_origins
-from torchport.engines.base import open_session
-from torchport.errors import EngineError, TorchportError
+from torchport.engines.registry import faults_of
+from torchport.engines.session import open_session
 from torchport.files import onnx_files
 from torchport.graph.exposing import expose
 from torchport.results import TensorInfo
@@ -20,25 +18,6 @@ from torchport.tensors import Array, numpy_dtype
 
 BUDGET = 1 << 30  # bytes of tensors held at once, beyond the models
 _TORCH = "pkg.torch.onnx."
-
-
-@contextlib.contextmanager
-def faults_of(engine: str) -> Iterator[None]:
-    """What an engine raises, other than what it should: reported as the engine's, not as torchport's own.
-
-    Example:
-        >>> with faults_of("openvino"):
-        ...     session.run(feeds)
-    """
-    try:
-        with np.errstate(all="ignore"):  # numbers that overflow are what is looked for
-            yield
-    except TorchportError:
-        raise
-    except Exception as error:
-        text = str(error).strip().splitlines()
-        told = f"{type(error).__name__}{': ' + text[0] if text else ''}"
-        raise EngineError(f"the engine '{engine}' failed: {told}") from error
 
 
 def forget_weights(model: ir.Model) -> None:

@@ -18,7 +18,7 @@ import onnx_ir as ir
 from torchport.comparing.carrying import requantized
 from torchport.comparing.recorded import Recorded, fit, without_unused_inputs
 from torchport.comparing.restoring import Layer, Restorer
-from torchport.engines.base import open_session
+from torchport.engines.session import open_session
 from torchport.errors import EngineError, InputError
 from torchport.files import onnx_files
 from torchport.graph.cutting import cut

@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from torchport.engines.base import open_session
+from torchport.engines.session import open_session
 from torchport.errors import EngineError, InputError
 from torchport.files import onnx_files
 from torchport.graph.cutting import cut

@@ -1,1 +1,0 @@
-"""Open models in engines and run them."""

@@ -12,7 +12,7 @@ import onnx
 import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 
-from torchport.engines import custom
+from torchport.engines import custom_operators
 from torchport.errors import EngineError
 from torchport.files import onnx_files
 from torchport.irtools.types import tensor_infos
@@ -22,7 +22,7 @@ from torchport.tensors import Array
 def open_session(source: Path | ir.Model, libraries: Sequence[str | os.PathLike[str]] = ()) -> ReferenceRunner:
     """Libraries are of no use here: PyTorch runs the operators that were defined in this process."""
     model = onnx_files.load(source) if isinstance(source, Path) else source
-    own = custom.python_classes(model)
+    own = custom_operators.python_classes(model)
     try:
         runner = ReferenceRunner(ReferenceEvaluator(ir.to_proto(model), new_ops=own), model)
         runner.in_python = tuple(f"{c.op_domain}::{c.__name__}" for c in own)  # type: ignore[attr-defined]

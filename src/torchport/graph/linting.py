@@ -16,6 +16,7 @@ import onnx
 import onnx_ir as ir
 from onnx import ModelProto, TensorProto
 
+from torchport.engines import registry
 from torchport.errors import FileError, TorchportError
 from torchport.files import reader
 from torchport.files.validation import check_functions
@@ -39,7 +40,7 @@ def lint(model: ir.Model | str | os.PathLike[str], engine: str | None = None) ->
         EngineMissingError: there is no such engine here.
     """
     if engine is not None:
-        kernels.check_engine(engine)
+        registry.check_engine(engine)
     with silence():
         return _lint(model, engine)
 

@@ -23,8 +23,9 @@ from typing import Any
 
 import torch
 
+from torchport.engines.onnxruntime import kernel_libraries
 from torchport.errors import CaptureError, OptionError
-from torchport.operators import building, registries, shapes
+from torchport.operators import registries, shapes
 
 _NAME = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*")
 _NODE = re.compile(r"[A-Za-z_][\w.]*::[A-Za-z_]\w*")
@@ -250,7 +251,7 @@ class Operator:
         """The kernel's library, built if need be; None without a kernel."""
         if self._library is not None or not self._sources:
             return self._library
-        return building.build(self._sources, flags=self._flags, include=include, again=again)
+        return kernel_libraries.build(self._sources, flags=self._flags, include=include, again=again)
 
     def sample_inputs(self) -> list[tuple[Any, ...]]:
         """What to try it with: what the user gave, else random tensors of one shape for each input, at three sizes."""
@@ -287,7 +288,7 @@ def libraries(
             together.setdefault(domain, {}).update(dict.fromkeys(op._sources, op))
     for sources in together.values():
         flags = dict.fromkeys(flag for op in sources.values() for flag in op._flags)
-        found.append(building.build(sorted(sources), flags=list(flags), include=include, again=again))
+        found.append(kernel_libraries.build(sorted(sources), flags=list(flags), include=include, again=again))
     return list(dict.fromkeys(found))
 
 

@@ -17,11 +17,11 @@ from torchport.capture.branches import one_sided, watch_lines
 from torchport.capture.guards import Challenge
 from torchport.capture.repairs.quantized import overflow, quantized
 from torchport.capture.routes.base import Captured, Request
-from torchport.engines import custom
-from torchport.engines.base import Session, open_session
-from torchport.engines.onnxruntime import has_kernels
+from torchport.engines import custom_operators
+from torchport.engines.onnxruntime import kernel_types
+from torchport.engines.onnxruntime.engine import has_kernels
+from torchport.engines.session import Session, open_session
 from torchport.errors import CaptureError, EngineError, InputError, OpsetError, ProofError, RefusedError, TorchportError
-from torchport.graph.kernels import fitting
 from torchport.irtools import metadata
 from torchport.irtools.metadata import find_origin
 from torchport.irtools.types import tensor_infos
@@ -134,7 +134,7 @@ class Attempts:
         captured = choose.load(route)(self.request)
         with silence(verbose=self.request.verbose):
             model = self._finish(captured)
-            fitted = fitting.fit(model, has_kernels)
+            fitted = kernel_types.fit(model, has_kernels)
             try:
                 session = open_session(model, libraries=self.libraries)
             except EngineError as error:
@@ -160,7 +160,7 @@ class Attempts:
 
     def _wrong_body(self, model: ir.Model) -> str:
         """Where kernels ran, the bodies of their nodes have not been asked yet."""
-        bodies = custom.with_bodies_only(model)
+        bodies = custom_operators.with_bodies_only(model)
         if bodies is None:
             return ""
         self.job.say("proving what nodes are made of without their kernels")
@@ -197,7 +197,7 @@ class Attempts:
             route=best.route,
             proof=best.proof,
             unproven="" if proven else best.problem,
-            operators=custom.described(best.model, self.libraries),
+            operators=custom_operators.described(best.model, self.libraries),
         )
         return Exported(
             model=best.model,

@@ -18,9 +18,10 @@ from torchport.capture.blame import line_of_error
 from torchport.capture.reference import Reference
 from torchport.capture.state import preserved
 from torchport.capture.structure import signature_of
-from torchport.comparing.layered import faults_of, forget_weights
+from torchport.comparing.layered import forget_weights
 from torchport.comparing.saved_calls import rebuilt
-from torchport.engines.base import open_session
+from torchport.engines.registry import faults_of
+from torchport.engines.session import open_session
 from torchport.errors import ForwardError, InputError, RandomModelError, TorchportError
 from torchport.files import onnx_files
 from torchport.inputs.samples import Sample, read_samples

@@ -17,13 +17,14 @@ from torchport.comparing.comparison import Comparison
 from torchport.comparing.evidence import make_folder
 from torchport.comparing.layered import BUDGET
 from torchport.comparing.precision import Precision, needs_precision
+from torchport.engines.registry import check_engines
 from torchport.errors import EngineError, EngineMissingError, InputError, OptionError
 from torchport.inputs.samples import Sample, save_call
 from torchport.numerics.error_metrics import Figures, Metric, measure, measure_sequence
 from torchport.numerics.tolerance import Limits, Tolerance, limits_for
 from torchport.pipeline.compared_inputs import MADE_UP, InputNotes, SameInputs, given_samples, same_inputs_as
 from torchport.pipeline.compared_layers import Found, find_layers
-from torchport.pipeline.compared_options import check_engines, check_outputs
+from torchport.pipeline.compared_options import check_outputs
 from torchport.pipeline.compared_samples import ARRAYS, Seen, on_sample, telling_nothing, tensors_of
 from torchport.pipeline.compared_sides import (
     OnnxSide,

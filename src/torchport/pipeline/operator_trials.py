@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from torchport.engines.base import Session, open_session
+from torchport.engines.session import Session, open_session
 from torchport.errors import OptionError, TorchportError
 from torchport.numerics.check import check_output
 from torchport.numerics.tolerance import tolerance

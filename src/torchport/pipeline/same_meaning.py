@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from torchport.engines.base import Session, open_session
+from torchport.engines.session import Session, open_session
 from torchport.errors import InputError
 from torchport.inputs.create import made_up
 from torchport.pipeline.attempts import candidate

@@ -16,7 +16,7 @@ from torchport.capture import models
 from torchport.capture.inputs import build_inputs
 from torchport.capture.state import Mode
 from torchport.capture.structure import Call, signature_of
-from torchport.engines.base import Session, open_session
+from torchport.engines.session import Session, open_session
 from torchport.errors import FileError, InputError
 from torchport.files import onnx_files
 from torchport.inputs.spec import InputSpec

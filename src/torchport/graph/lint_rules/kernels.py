@@ -15,20 +15,13 @@ import onnx
 import onnx_ir as ir
 from onnx import ModelProto
 
-from torchport.errors import EngineError, EngineMissingError
+from torchport.engines.onnxruntime.kernel_types import one_node, use_of
+from torchport.errors import EngineError
 from torchport.graph.cost import subgraphs
 from torchport.graph.faults import Fault
-from torchport.graph.kernels.fitting import one_node, use_of
 from torchport.irtools.inference import fill_in
 from torchport.irtools.traversal import all_nodes
 from torchport.irtools.types import dtype_name, is_own, operator_name
-
-
-def check_engine(engine: str) -> None:
-    """Raises EngineMissingError if there is no engine of that name here."""
-    known = sorted(e.name for e in entry_points(group="torchport.engines"))
-    if engine not in known:
-        raise EngineMissingError(f"there is no engine '{engine}' here", next_step=f"use one of: {', '.join(known)}")
 
 
 def faults(proto: ModelProto, engine: str) -> Iterator[Fault]:

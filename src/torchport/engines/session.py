@@ -1,18 +1,14 @@
-"""A model opened in an engine, with one face for all engines.
-
-An engine is a function that opens a model and gives back a `Runner`. The `Session` around it checks inputs, takes
-torch tensors or numpy arrays, and answers in kind. Every stage opens models through `open_session`.
-"""
+"""A model opened in an engine, with one interface for all engines: tp.session."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from torchport.engines.registry import engines
 from torchport.errors import EngineMissingError, InputError
 from torchport.inputs.binding import checked_input
 from torchport.results import TensorInfo
@@ -20,6 +16,12 @@ from torchport.tensors import Array, is_torch, to_torch
 
 if TYPE_CHECKING:
     import onnx_ir as ir
+
+
+# A model opened in an engine, with one face for all engines.
+#
+# An engine is a function that opens a model and gives back a `Runner`. The `Session` around it checks inputs, takes
+# torch tensors or numpy arrays, and answers in kind. Every stage opens models through `open_session`.
 
 
 class Runner(Protocol):
@@ -32,11 +34,6 @@ class Runner(Protocol):
         """The outputs in order; those of `only`, in its order. Raises EngineError, with the node at fault where the
         engine names it."""
         ...
-
-
-def engines() -> dict[str, Any]:
-    """The engines installed here, by name: torchport's own and those other packages register."""
-    return {e.name: e for e in entry_points(group="torchport.engines")}
 
 
 def open_session(

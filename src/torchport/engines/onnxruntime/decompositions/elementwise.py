@@ -1,19 +1,24 @@
-"""Erf, to the last digits of float64.
-
-    |x| ≤ 0.46875   erf(x) = x · a(x²) / b(x²)
-    |x| ≤ 4         erfc(|x|) = exp(-x²) · c(|x|) / d(|x|)
-    beyond          erfc(|x|) = exp(-x²) / |x| · (1/√π - y · p(y) / q(y)),   y = 1/x²
-
-W. J. Cody, Rational Chebyshev approximations for the error function, Math. Comp. 23 (1969).
-"""
+"""Erf and InstanceNormalization in simpler operators, and the table of all decompositions."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import onnx_ir as ir
 
+from torchport.engines.onnxruntime.decompositions import convolution, resize
+from torchport.engines.onnxruntime.decompositions.convolution import average, global_average, global_max
+from torchport.irtools import function_bodies
 from torchport.irtools.builder import Steps
+
+# Erf, to the last digits of float64.
+#
+#     |x| ≤ 0.46875   erf(x) = x · a(x²) / b(x²)
+#     |x| ≤ 4         erfc(|x|) = exp(-x²) · c(|x|) / d(|x|)
+#     beyond          erfc(|x|) = exp(-x²) / |x| · (1/√π - y · p(y) / q(y)),   y = 1/x²
+#
+# W. J. Cody, Rational Chebyshev approximations for the error function, Math. Comp. 23 (1969).
 
 # From the highest power down.
 _A = (
@@ -89,3 +94,43 @@ def _polynomial(op: Steps, x: ir.Value, coefficients: tuple[float, ...]) -> ir.V
         value = op.Add(op.Mul(value, x), coefficient)
     answer: ir.Value = value
     return answer
+
+
+# InstanceNormalization: (x - mean) / √(variance + ε) · scale + bias, mean and variance of each picture.
+
+
+def instance_normalization(op: Steps, node: ir.Node) -> ir.Value | None:
+    x, scale, bias = node.inputs
+    if x is None or x.shape is None:
+        return None
+    rank = len(x.shape)
+    axes = list(range(2, rank))
+    centered = op.Sub(x, op.ReduceMean(x, axes, keepdims=1))
+    variance = op.ReduceMean(op.Mul(centered, centered), axes, keepdims=1)
+    normal = op.Div(centered, op.Sqrt(op.Add(variance, node.attributes.get_float("epsilon", 1e-5))))
+    spread = [1, -1, *[1] * (rank - 2)]
+    answer: ir.Value = op.Add(op.Mul(normal, op.Reshape(scale, spread)), op.Reshape(bias, spread))
+    return answer
+
+
+# Operators written out in simpler ones, for engines that have those only. One file an operator.
+
+_WRITTEN: dict[str, Callable[[Steps, ir.Node], ir.Value | None]] = {
+    "Conv": convolution.conv,
+    "ConvTranspose": convolution.conv_transpose,
+    "Erf": erf,
+    "GlobalAveragePool": global_average,
+    "GlobalMaxPool": global_max,
+    "AveragePool": average,
+    "InstanceNormalization": instance_normalization,
+    "Resize": resize.resize,
+}
+
+
+def of(node: ir.Node, model: ir.Model) -> list[ir.Node] | None:
+    """Put the node's parts in its place and give them; None if it has none, and nothing is changed."""
+    if node.op_type in _WRITTEN and node.domain == "":
+        steps = Steps(node)
+        result = _WRITTEN[node.op_type](steps, node)
+        return None if result is None else steps.replace(result)
+    return function_bodies.inline(node, model)

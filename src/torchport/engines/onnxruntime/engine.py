@@ -1,4 +1,4 @@
-"""ONNX Runtime on the CPU."""
+"""ONNX Runtime on the CPU, with the model's weights handed over without a copy."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
-from torchport.engines import custom
-from torchport.engines.weights import weights_as_inputs
+from torchport.engines import custom_operators
 from torchport.errors import EngineError
 from torchport.files import onnx_files
+from torchport.irtools.serialization import settled
+from torchport.irtools.traversal import bodies
 from torchport.results import TensorInfo
 from torchport.tensors import Array
 
@@ -33,7 +34,7 @@ def open_session(source: Path | ir.Model, libraries: Sequence[str | os.PathLike[
     model = (
         onnx_files.load(source) if isinstance(source, Path) else source
     )  # refuses hostile files before the engine sees them
-    needs = custom.needs(model, libraries)
+    needs = custom_operators.needs(model, libraries)
     paths = [str(p) for p in needs.libraries]
     try:
         if needs.in_python:
@@ -45,12 +46,12 @@ def open_session(source: Path | ir.Model, libraries: Sequence[str | os.PathLike[
         raise _named(error, model, needs) from error
 
 
-def _in_python(model: ir.Model, needs: custom.Needs, paths: list[str]) -> tuple[ir.Model, list[str]]:
-    copy, library = custom.with_python_kernels(model, needs.in_python)
+def _in_python(model: ir.Model, needs: custom_operators.Needs, paths: list[str]) -> tuple[ir.Model, list[str]]:
+    copy, library = custom_operators.with_python_kernels(model, needs.in_python)
     return copy, [*paths, library]
 
 
-def _named(error: EngineError, model: ir.Model, needs: custom.Needs) -> EngineError:
+def _named(error: EngineError, model: ir.Model, needs: custom_operators.Needs) -> EngineError:
     """ONNX Runtime's words for an operator that no library has, in ours."""
     unknown = re.search(r"([\w.]+):(\w+)\(-?\d+\) is not a registered function/op", error.what)
     if "Domain already set in registry" in error.what:
@@ -59,8 +60,8 @@ def _named(error: EngineError, model: ir.Model, needs: custom.Needs) -> EngineEr
             f"two of the libraries {names} have operators of one domain; ONNX Runtime takes one library for a domain",
             next_step="build their sources into one: torchport ops build a.cc b.cc -o both.so",
         )
-    nodes = [n for n in custom.own_nodes(model) if unknown and (n.domain, n.op_type) == unknown.groups()]
-    return custom.no_kernel(model, nodes[0], looked_in=needs.libraries) if nodes else error
+    nodes = [n for n in custom_operators.own_nodes(model) if unknown and (n.domain, n.op_type) == unknown.groups()]
+    return custom_operators.no_kernel(model, nodes[0], looked_in=needs.libraries) if nodes else error
 
 
 def _options(libraries: Sequence[str] = ()) -> ort.SessionOptions:
@@ -146,9 +147,9 @@ class OrtRunner:
         try:
             outputs = self._run_values(feeds, only) if self._by_value else self._run_arrays(feeds, only)
         except Exception as error:
-            custom.raise_failure()
+            custom_operators.raise_failure()
             raise _engine_error("ONNX Runtime fails while running the model", error) from error
-        custom.raise_failure()
+        custom_operators.raise_failure()
         return outputs
 
     def _run_arrays(self, feeds: Mapping[str, Array], only: Sequence[str] | None) -> Sequence[Array]:
@@ -226,3 +227,42 @@ class _InPython:
         if _InPython._newest is not self:
             self._open()
         return self._runner.run(feeds, only)
+
+
+# Hand a model's weights to an engine beside its graph, without copying them.
+
+_SMALL = 1 << 12  # weights below this stay in the graph: shapes and axes, which engines want to know beforehand
+
+
+def weights_as_inputs(model: ir.Model) -> tuple[bytes, dict[str, Array]]:
+    """The model's bytes with its weights as inputs, and the weights by name. The model itself is left as it was."""
+    graph = model.graph
+    inputs = list(graph.inputs)
+    moved = [v for v in graph.initializers.values() if v.const_value is not None and v.const_value.nbytes >= _SMALL]
+    tensors = [v.const_value for v in moved]
+    order = list(graph.initializers.values())
+    kept = {v: v.const_value for v in _initializers(model) if v not in moved and v.const_value is not None}
+    try:
+        for value, stored in kept.items():
+            value.const_value = settled(stored)  # an engine that gets bytes has no folder to find a data file in
+        for value in moved:
+            del graph.initializers[str(value.name)]
+            value.const_value = None
+            if value not in inputs:
+                graph.inputs.append(value)
+        graph_bytes = ir.to_proto(model).SerializeToString(deterministic=True)
+    finally:
+        for value, stored in kept.items():
+            value.const_value = stored
+        graph.inputs[:] = inputs
+        graph.initializers.clear()
+        for value, tensor in zip(moved, tensors, strict=True):
+            value.const_value = tensor
+        for value in order:
+            graph.initializers.add(value)
+    arrays = {str(v.name): t.numpy() for v, t in zip(moved, tensors, strict=True) if t is not None}
+    return graph_bytes, arrays
+
+
+def _initializers(model: ir.Model) -> list[ir.Value]:
+    return [v for body in bodies(model) for g in (body, *body.subgraphs()) for v in g.initializers.values()]

@@ -1,16 +1,4 @@
-"""Casts, and only where an engine has no kernel for an operator in the type it is used with.
-
-The engine is asked about each operator with its types, in a model of that one node; nothing here knows what it can do.
-An operator without a kernel is computed in the next type up that holds all numbers of its own, between casts:
-
-    bfloat16 x ─ Cast ─▶ float32 ─ MatMul ─▶ float32 ─ Cast ─▶ bfloat16
-
-The cast back stays where it rounds, as PyTorch rounds to bfloat16 after each operator. It goes where it does not: the
-largest of some bfloat16 numbers is one of them, and the steps within one of PyTorch's operators (the scores of an
-attention) are not rounded by PyTorch either. Weights stay in the file in their own type; an engine casts them once,
-when it opens the model. Where no type holds all numbers (float64), first an operator's parts are tried
-(`parts.py`), then float32, which the proof may not let pass.
-"""
+"""Casts around nodes whose types ONNX Runtime has no kernel for, such as bfloat16 arithmetic."""
 
 from __future__ import annotations
 
@@ -21,9 +9,26 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from torchport.graph.kernels import crashes, integer_products, padded_pools, parts, scaled_products
+from torchport.engines.onnxruntime import workarounds
+from torchport.engines.onnxruntime.decompositions import elementwise
 from torchport.irtools.inference import fill_in
 from torchport.results import Finding
+
+__all__ = ["Asked", "fit"]
+
+
+# Casts, and only where an engine has no kernel for an operator in the type it is used with.
+#
+# The engine is asked about each operator with its types, in a model of that one node; nothing here knows what it can
+# do. An operator without a kernel is computed in the next type up that holds all numbers of its own, between casts:
+#
+#     bfloat16 x ─ Cast ─▶ float32 ─ MatMul ─▶ float32 ─ Cast ─▶ bfloat16
+#
+# The cast back stays where it rounds, as PyTorch rounds to bfloat16 after each operator. It goes where it does not: the
+# largest of some bfloat16 numbers is one of them, and the steps within one of PyTorch's operators (the scores of an
+# attention) are not rounded by PyTorch either. Weights stay in the file in their own type; an engine casts them once,
+# when it opens the model. Where no type holds all numbers (float64), first an operator's parts are tried
+# (`parts.py`), then float32, which the proof may not let pass.
 
 Asked = Callable[[onnx.ModelProto], bool]
 
@@ -79,10 +84,10 @@ def fit(model: ir.Model, has_kernels: Asked, *, engine: str = "ONNX Runtime's CP
         _fill_in(model)
     fitting = _Fitting(model, has_kernels)
     fitting.run()
-    crashes.avoid(model)
-    integer_products.avoid(model)
-    padded_pools.avoid(model)
-    scaled_products.avoid(model)
+    workarounds.avoid_crashes(model)
+    workarounds.avoid_integer_products(model)
+    workarounds.avoid_padded_pools(model)
+    workarounds.avoid_scaled_products(model)
     return fitting.findings(engine)
 
 
@@ -119,7 +124,7 @@ class _Fitting:
     def _take_apart(self, node: ir.Node) -> bool:
         """The node's parts in its place, if it has any; each of them is fitted in turn."""
         name = node.op_type
-        new = parts.of(node, self._model)
+        new = elementwise.of(node, self._model)
         if new is None:
             return False
         self._done.setdefault((_T.DOUBLE, None), []).append(name)

@@ -1,12 +1,4 @@
-"""Conv as one product of matrices for each place of the kernel; ConvTranspose as a Conv of the picture spread apart.
-
-    y = Σ over places k of the kernel:  W[..., k] · x[..., k·dilation + stride·(0, 1, 2, ...)]
-
-The picture shifted by k is a slice with a stride, its length found by counting from the end: it starts at k·d and ends
-(K - 1 - k)·d before the end of the padded picture. Groups are an axis of their own.
-
-    ConvTranspose(x, W, stride s) = Conv(x with s - 1 zeros after each number, W turned round, stride 1)
-"""
+"""Conv, ConvTranspose and pooling in simpler operators, for types that have no kernel."""
 
 from __future__ import annotations
 
@@ -17,6 +9,15 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from torchport.irtools.builder import Steps
+
+# Conv as one product of matrices for each place of the kernel; ConvTranspose as a Conv of the picture spread apart.
+#
+#     y = Σ over places k of the kernel:  W[..., k] · x[..., k·dilation + stride·(0, 1, 2, ...)]
+#
+# The picture shifted by k is a slice with a stride, its length found by counting from the end: it starts at k·d and
+# ends (K - 1 - k)·d before the end of the padded picture. Groups are an axis of their own.
+#
+#     ConvTranspose(x, W, stride s) = Conv(x with s - 1 zeros after each number, W turned round, stride 1)
 
 END = (1 << 63) - 1
 _MOST_PLACES = 200  # of a kernel; beyond, the graph would be larger than it is worth
@@ -151,3 +152,46 @@ def _output_shape(
         given = op.Shape(x, start=2 + axis, end=3 + axis)
         sides.append(op.Add(op.Div(op.Sub(given, [(size - 1) * dilation + 1]), [stride]), [1]))
     return [op.Shape(x, start=0, end=1), op.value([outputs]), *sides]
+
+
+# Pooling as reductions; AveragePool as a convolution with equal weights, divided by how many numbers were seen.
+
+
+def global_average(op: Steps, node: ir.Node) -> ir.Value | None:
+    x = node.inputs[0]
+    if x is None or x.shape is None:
+        return None
+    answer: ir.Value = op.ReduceMean(x, list(range(2, len(x.shape))), keepdims=1)
+    return answer
+
+
+def global_max(op: Steps, node: ir.Node) -> ir.Value | None:
+    x = node.inputs[0]
+    if x is None or x.shape is None:
+        return None
+    answer: ir.Value = op.ReduceMax(x, list(range(2, len(x.shape))), keepdims=1)
+    return answer
+
+
+def average(op: Steps, node: ir.Node) -> ir.Value | None:
+    """Only where no padding is left out of the count: then all windows are of one size."""
+    x, attributes = node.inputs[0], node.attributes
+    kernel = list(attributes.get_ints("kernel_shape", []))
+    rank = len(kernel)
+    pads = list(attributes.get_ints("pads", [0] * 2 * rank))
+    padded = any(pads) and not attributes.get_int("count_include_pad", 0)
+    others = attributes.get_int("ceil_mode", 0) or attributes.get_string("auto_pad", "NOTSET") != "NOTSET"
+    if x is None or padded or others:
+        return None
+    strides = list(attributes.get_ints("strides", [1] * rank))
+    dilations = list(attributes.get_ints("dilations", [1] * rank))
+    if any(pads):
+        x = op.Pad(x, [0, 0, *pads[:rank], 0, 0, *pads[rank:]])
+    total = None
+    for place in itertools.product(*map(range, kernel)):
+        starts = [k * d for k, d in zip(place, dilations, strict=True)]
+        left = [(size - 1 - k) * d for size, k, d in zip(kernel, place, dilations, strict=True)]
+        part = op.Slice(x, starts, [-n if n else END for n in left], [2 + a for a in range(rank)], strides)
+        total = part if total is None else op.Add(total, part)
+    answer: ir.Value = op.Div(total, float(math.prod(kernel)))
+    return answer

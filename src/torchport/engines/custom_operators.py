@@ -19,10 +19,10 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
-from torchport.engines import libraries
+from torchport.engines.onnxruntime import kernel_libraries
 from torchport.errors import EngineError
 from torchport.irtools import types
-from torchport.operators import building, calls, defining
+from torchport.operators import calls, defining
 
 _numbers = itertools.count(1)
 _KEPT: list[Any] = []  # what onnxruntime-extensions refers to while sessions live
@@ -53,7 +53,7 @@ def _all_nodes(graph: Any) -> Iterable[ir.Node]:
 
 def needs(model: ir.Model, given: Sequence[str | os.PathLike[str]]) -> Needs:
     """Who runs the model's own operators. Raises EngineError that names what is missing."""
-    named = [libraries.check(path) for path in given]
+    named = [kernel_libraries.check(path) for path in given]
     with_kernels: dict[str, defining.Operator] = {}
     in_python: list[ir.Node] = []
     missing: list[ir.Node] = []
@@ -69,8 +69,8 @@ def needs(model: ir.Model, given: Sequence[str | os.PathLike[str]]) -> Needs:
             missing.append(node)
     if missing:
         raise no_kernel(model, missing[0])
-    paths = [*named, *(libraries.check(path) for path in defining.libraries(list(with_kernels.values())))]
-    different = {building.digest(path): path for path in reversed(paths)}
+    paths = [*named, *(kernel_libraries.check(path) for path in defining.libraries(list(with_kernels.values())))]
+    different = {kernel_libraries.digest(path): path for path in reversed(paths)}
     return Needs(tuple(reversed(different.values())), tuple(in_python))
 
 
@@ -97,7 +97,7 @@ def described(model: ir.Model, given: Sequence[str | os.PathLike[str]]) -> list[
         library = own.library() if own is not None else None
         entry: dict[str, Any] = {"name": f"{node.domain}::{node.op_type}"}
         if library is not None:
-            entry |= {"library": library.name, "sha256": building.digest(library)}
+            entry |= {"library": library.name, "sha256": kernel_libraries.digest(library)}
         elif given and own is None:
             entry |= {"library": " or ".join(Path(p).name for p in given)}
         if node.op_identifier() in model.functions:

@@ -1,0 +1,241 @@
+"""Graphs that make ONNX Runtime crash or compute wrong numbers, turned into equal ones that work."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+# Shapes of a graph that make ONNX Runtime crash, turned into equal ones that do not.
+#
+# Transpose → Cast → MatMul, where more than the last two axes are turned: its MatmulTransposeFusion leaves a graph that
+# a later step reads past the end of (seen in 1.31.1; a segmentation fault when the session is made). Casting first
+# and turning then is the same.
+
+
+def avoid_crashes(model: ir.Model) -> None:
+    """Turn Transpose → Cast → MatMul into Cast → Transpose → MatMul, everywhere in the model."""
+    for node in list(model.graph.all_nodes()):
+        for value in node.inputs if node.op_type == "MatMul" else ():
+            cast = value.producer() if value is not None else None
+            turn = _behind(cast) if cast is not None else None
+            if cast is not None and turn is not None:
+                _swap(turn, cast)
+
+
+def _behind(cast: ir.Node) -> ir.Node | None:
+    """The transposition that feeds a cast."""
+    given = cast.inputs[0] if cast.op_type == "Cast" else None
+    turn = given.producer() if given is not None else None
+    return turn if turn is not None and turn.op_type == "Transpose" else None
+
+
+def _swap(turn: ir.Node, cast: ir.Node) -> None:
+    """Others may use what `turn` gives, so it stays if they do."""
+    given, result = turn.inputs[0], cast.outputs[0]
+    graph = cast.graph
+    assert given is not None
+    assert graph is not None
+    first = ir.node("Cast", [given], dict(cast.attributes))
+    second = ir.node("Transpose", [first.outputs[0]], dict(turn.attributes))
+    first.outputs[0].name = f"{result.name}.unturned"
+    first.outputs[0].type, first.outputs[0].shape = result.type, given.shape
+    second.outputs[0].type, second.outputs[0].shape = result.type, result.shape
+    for old, new in ((cast, first), (turn, second)):
+        new.metadata_props.update(old.metadata_props)
+    graph.insert_before(cast, [first, second])
+    result.replace_all_uses_with(second.outputs[0], replace_graph_outputs=True)
+    second.outputs[0].name, result.name = result.name, f"{result.name}.unused"
+    for old in (cast, turn):
+        if not old.outputs[0].uses() and not old.outputs[0].is_graph_output():
+            assert old.graph is not None
+            old.graph.remove(old, safe=True)
+
+
+# A Pad with zeros before a MaxPool, which ONNX Runtime (1.31) makes one: the pool then pads with minus infinity.
+#
+# Where all numbers of a window are negative, 0 is the right answer and the fused pool gives another. Max of one input
+# changes nothing, and ONNX Runtime does not look past it.
+
+
+def avoid_padded_pools(model: ir.Model) -> None:
+    """Put a Max between each Pad and the MaxPool that follows it."""
+    for node in list(model.graph.all_nodes()):
+        padded = node.inputs[0] if node.op_type == "MaxPool" else None
+        pad = padded.producer() if padded is not None else None
+        if padded is not None and pad is not None and pad.op_type == "Pad" and len(node.outputs) == 1:
+            kept = ir.node("Max", [padded])
+            kept.outputs[0].type, kept.outputs[0].shape = padded.type, padded.shape
+            kept.metadata_props.update(node.metadata_props)
+            assert node.graph is not None
+            node.graph.insert_before(node, kept)
+            node.replace_input_with(0, kept.outputs[0])
+
+
+# A float64 number before or after a MatMul, which ONNX Runtime (1.31) makes the product's float32 `alpha`.
+#
+# The scale of an attention is such a number: 1/sqrt(2) comes out 2e-8 off. Max of one input changes nothing, and ONNX
+# Runtime does not look past it.
+
+_BETWEEN = ("Transpose", "MatMul")  # a transpose becomes part of the product first
+
+
+def avoid_scaled_products(model: ir.Model) -> None:
+    """Put a Max between each product and a number that float32 cannot hold."""
+    for node in list(model.graph.all_nodes()):
+        if node.op_type not in ("Mul", "Div") or node.domain or node.outputs[0].dtype != ir.DataType.DOUBLE:
+            continue
+        for place, value in enumerate(node.inputs):
+            other = node.inputs[1 - place]
+            if value is None or other is None or not _loses(value):
+                continue
+            out = node.outputs[0]
+            if any(use.node.op_type in _BETWEEN for use in out.uses()):
+                _hold(out, node)
+            made = other.producer()
+            if made is not None and made.op_type in _BETWEEN:
+                _hold(other, made)
+
+
+def _loses(value: ir.Value) -> bool:
+    """Whether it is one number that float32 cannot hold."""
+    tensor = ir.convenience.get_const_tensor(value)
+    if tensor is None or tensor.size != 1:
+        return False
+    number = tensor.numpy().reshape(-1)[0]
+    return bool(np.float64(np.float32(number)) != number)
+
+
+def _hold(value: ir.Value, after: ir.Node) -> None:
+    held = ir.node("Max", [value])
+    held.outputs[0].type, held.outputs[0].shape = value.type, value.shape
+    held.metadata_props.update(after.metadata_props)
+    assert after.graph is not None
+    after.graph.insert_after(after, held)
+    for use in [use for use in value.uses() if use.node is not held]:
+        use.node.replace_input_with(use.idx, held.outputs[0])
+
+
+# Products of quantized numbers that ONNX Runtime would change, turned into equal ones that it leaves as they are.
+#
+# Overflow. On x86 without VNNI, ONNX Runtime multiplies 8 bits without sign by 8 bits with one in steps of two, and
+# keeps the sum of the two in 16 bits: 255 · 127 + 255 · 127 does not fit and is cut off in silence. Without sign on
+# both sides it takes another way that does not. A weight w of int8 is the same as w + 128 of uint8, with a zero point
+# 128 higher. It takes the first way for MatMulInteger, and when it sees DequantizeLinear on both sides of a product.
+#
+# Rounded biases. Between such dequantizations and a QuantizeLinear, ONNX Runtime rounds a bias of floats to int32, so
+# that now and then an answer falls on the next step of the quantization. A bias that is added afterwards stays as it
+# is. (By Add after a Gemm and by Sum after a MatMul: ONNX Runtime moves the others back into the product.)
+
+_PRODUCTS = {"MatMul", "Gemm", "Conv", "ConvTranspose"}
+_SHIFT = 128
+
+
+def avoid_integer_products(model: ir.Model) -> None:
+    """Shift every constant weight of int8 that meets numbers of uint8, and take floating biases out of products."""
+    for node in list(model.graph.all_nodes()):
+        if node.op_type == "MatMulInteger":
+            _shift_factor(node, model.graph)
+        elif node.op_type in _PRODUCTS:
+            left, right = (v.producer() if v is not None else None for v in node.inputs[:2])
+            if _dequantizes(left, ir.DataType.UINT8) and right is not None and _dequantizes(right, ir.DataType.INT8):
+                _shift(right, model.graph, value=0, zero_point=2)
+            if _is_quantized(left) and _is_quantized(right):
+                _part_from_bias(node)
+
+
+def _shift_factor(node: ir.Node, top: ir.Graph) -> None:
+    left, right = node.inputs[:2]
+    if left is not None and right is not None and left.dtype == ir.DataType.UINT8 and right.dtype == ir.DataType.INT8:
+        turn = right.producer()
+        if turn is not None and turn.op_type == "Transpose":  # as torch keeps weights
+            _shift(node, top, value=1, zero_point=3, through=turn)
+        else:
+            _shift(node, top, value=1, zero_point=3)
+
+
+def _is_quantized(node: ir.Node | None) -> bool:
+    return node is not None and node.op_type == "DequantizeLinear"
+
+
+def _part_from_bias(node: ir.Node) -> None:
+    if node.op_type == "MatMul":
+        for user in {u for u, _ in node.outputs[0].uses() if u.op_type == "Add"}:
+            user.op_type = "Sum"
+        return
+    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    if bias is None or _is_quantized(bias.producer()) or node.attributes.get_float("beta", 1.0) != 1.0:
+        return
+    graph, result = node.graph, node.outputs[0]
+    assert graph is not None
+    assert result.shape is not None
+    node.resize_inputs(2)
+    if node.op_type != "Gemm":  # one for each channel, spread over the picture
+        axes = ir.node("Constant", [], {"value_ints": list(range(1, len(result.shape) - 1))})
+        spread = ir.node("Unsqueeze", [bias, axes.outputs[0]])
+        graph.insert_before(node, [axes, spread])
+        bias = spread.outputs[0]
+    added = ir.node("Add", [result, bias])
+    added.metadata_props.update(node.metadata_props)
+    result.replace_all_uses_with(added.outputs[0], replace_graph_outputs=True)
+    added.replace_input_with(0, result)
+    added.outputs[0].type, added.outputs[0].shape = result.type, result.shape
+    added.outputs[0].name, result.name = result.name, f"{result.name}.without_bias"
+    graph.insert_after(node, added)
+
+
+def _dequantizes(node: ir.Node | None, dtype: ir.DataType) -> bool:
+    return (
+        node is not None
+        and node.op_type == "DequantizeLinear"
+        and node.inputs[0] is not None
+        and node.inputs[0].dtype == dtype
+    )
+
+
+def _shift(node: ir.Node, top: ir.Graph, *, value: int, zero_point: int, through: ir.Node | None = None) -> None:
+    """The integers at input `value` and their zero point at input `zero_point`, both 128 higher, if both are constant.
+
+    Args:
+        top: the graph that holds the weights.
+        through: a transposition between the constant and the node.
+    """
+    given = (through or node).inputs[0 if through is not None else value]
+    zeros = node.inputs[zero_point] if len(node.inputs) > zero_point else None
+    if given is None or given.const_value is None or (zeros is not None and zeros.const_value is None):
+        return
+    graph = node.graph
+    assert graph is not None
+    numbers = given.const_value.numpy().astype(np.int16) + _SHIFT
+    old = zeros.const_value.numpy() if zeros is not None and zeros.const_value is not None else _no_zeros(node)
+    new = _constant(top, f"{given.name}.uint8", numbers)
+    if through is not None:
+        turned = ir.node("Transpose", [new], dict(through.attributes))
+        turned.outputs[0].name = f"{new.name}.turned"
+        turned.outputs[0].type = ir.TensorType(ir.DataType.UINT8)
+        turned.outputs[0].shape = through.outputs[0].shape
+        graph.insert_before(node, turned)
+        new = turned.outputs[0]
+    node.replace_input_with(value, new)
+    zero = _constant(top, f"{given.name}.uint8.zero_point", old.astype(np.int16) + _SHIFT)
+    node.resize_inputs(max(len(node.inputs), zero_point + 1))
+    node.replace_input_with(zero_point, zero)
+
+
+def _no_zeros(node: ir.Node) -> np.ndarray[Any, Any]:
+    """Zero points left out: for DequantizeLinear as many as scales, else one."""
+    scale = node.inputs[1] if node.op_type == "DequantizeLinear" else None
+    shape = scale.const_value.shape.numpy() if scale is not None and scale.const_value is not None else ()
+    return np.zeros(shape, np.int8)
+
+
+def _constant(top: ir.Graph, name: str, numbers: np.ndarray[Any, Any]) -> ir.Value:
+    if name in top.initializers:
+        return top.initializers[name]
+    tensor = ir.tensor(numbers.astype(np.uint8), name=name)
+    value = ir.Value(
+        name=name, type=ir.TensorType(ir.DataType.UINT8), shape=ir.Shape(numbers.shape), const_value=tensor
+    )
+    top.initializers.add(value)
+    return value
