@@ -11,7 +11,7 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from torchport.graph.cost import Cost, measure
+from torchport.inspection.cost import Cost, measure
 from torchport.irtools.dims import size_of
 from torchport.irtools.polynomials import Amount
 from torchport.terminal import human, human_bytes

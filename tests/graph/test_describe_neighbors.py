@@ -12,7 +12,7 @@ from made_models import good, node, proto_of, square
 
 import torchport as tp
 from torchport.errors import InputError, OptionError
-from torchport.graph.neighbors import ModuleView, NodeView, TensorView, look
+from torchport.inspection.look import ModuleView, NodeView, TensorView, look
 
 
 def test_a_node_shows_who_feeds_it_and_who_reads_it() -> None:
@@ -71,7 +71,7 @@ def test_a_weight_shows_what_its_numbers_are_like() -> None:
 
 
 def test_statistics_of_pieces_are_those_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    from torchport.graph import statistics
+    from torchport.inspection import look as statistics
 
     whole = statistics.statistics(ir.tensor(square(3)))
     monkeypatch.setattr(statistics, "_CHUNK", 100)

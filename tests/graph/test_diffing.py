@@ -18,11 +18,10 @@ from onnx import helper, numpy_helper
 
 from torchport.errors import FileError
 from torchport.files.onnx_files import load, save
-from torchport.graph import content
-from torchport.graph.content import apart, same_content
-from torchport.graph.difference import Difference
-from torchport.graph.difference_text import text
-from torchport.graph.diffing import diff
+from torchport.inspection.diff import weights as content
+from torchport.inspection.diff.diff import diff
+from torchport.inspection.diff.result import Difference, text
+from torchport.inspection.diff.weights import apart, same_content
 
 MODEL = """<ir_version: 10, opset_import: ["" : 20, "local" : 1]>
 g (float[N,4] x, float[N,4] z, bool c) => (float[N,4] y, float[N,4] e)

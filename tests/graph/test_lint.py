@@ -19,8 +19,8 @@ from onnx import TensorProto, helper
 
 import torchport as tp
 from torchport.errors import EngineMissingError, FileError, TorchportError
-from torchport.graph.faults import Fault
-from torchport.graph.linting import lint
+from torchport.inspection.lint.fault import Fault
+from torchport.inspection.lint.linter import lint
 
 
 def found(proto: onnx.ModelProto, folder: Path, engine: str | None = None) -> dict[str, list[Fault]]:

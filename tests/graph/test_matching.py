@@ -15,7 +15,7 @@ import onnxruntime
 import pytest
 from onnx import helper, numpy_helper
 
-from torchport.graph.matching.nodes import Matching, match
+from torchport.inspection.matching.matcher import Matching, match
 
 WIDTH = 8
 

@@ -125,8 +125,8 @@ def serve(folder: str, way: str) -> None:
     """The worker's side."""
     import torchport as tp
     import torchport.graph.cutting
-    import torchport.graph.describing
-    import torchport.graph.linting
+    import torchport.inspection.describe
+    import torchport.inspection.lint.linter
 
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     sys.stdout.write("ready\n")

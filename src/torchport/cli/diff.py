@@ -24,8 +24,8 @@ def command(a: str, b: str, everything: bool, as_json: bool, quiet: bool) -> Non
     """
     with progress(quiet or as_json or not sys.stderr.isatty()) as say:
         say("reading")
-        from torchport.graph.difference_text import text
-        from torchport.graph.diffing import diff
+        from torchport.inspection.diff.diff import diff
+        from torchport.inspection.diff.result import text
 
         found = diff(a, b)
     if as_json:

@@ -38,9 +38,9 @@ def command(
     at = _parsed(sizes)
     with progress(quiet or as_json or not sys.stderr.isatty()) as say:
         say("reading")
-        from torchport.graph.describing import describe
-        from torchport.graph.description_text import text
-        from torchport.graph.neighbors import look
+        from torchport.inspection.describe import describe
+        from torchport.inspection.description import text
+        from torchport.inspection.look import look
 
         one = node is not None or tensor is not None or module is not None
         found = look(file, node=node, tensor=tensor, module=module) if one else describe(file, at=at)

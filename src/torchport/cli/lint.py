@@ -11,7 +11,7 @@ import click
 from torchport.cli.show import common, print_json, progress
 
 if TYPE_CHECKING:
-    from torchport.graph.faults import Fault
+    from torchport.inspection.lint.fault import Fault
 
 _COLORS = {"error": "red", "warning": "yellow", "note": "blue"}
 _FEW = 5
@@ -30,7 +30,7 @@ def command(file: str, engine: str | None, everything: bool, as_json: bool, quie
     """
     with progress(quiet or as_json or not sys.stderr.isatty()) as say:
         say("reading")
-        from torchport.graph.linting import lint
+        from torchport.inspection.lint.linter import lint
 
         found = lint(file, engine)
     if as_json:

@@ -9,8 +9,7 @@ import onnx_ir as ir
 
 from torchport.comparing.against_torch import Pair
 from torchport.comparing.layered import Layered, Slices
-from torchport.graph.matching.certain import beyond_doubt
-from torchport.graph.matching.nodes import match
+from torchport.inspection.matching.matcher import beyond_doubt, match
 from torchport.numerics.check import glance
 from torchport.numerics.tolerance import Tolerance
 from torchport.tensors import Array

@@ -12,8 +12,7 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from torchport.comparing.recorded import is_tensor
-from torchport.graph.matching.certain import beyond_doubt
-from torchport.graph.matching.nodes import match
+from torchport.inspection.matching.matcher import beyond_doubt, match
 from torchport.irtools.names import Names
 
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)

@@ -12,8 +12,6 @@ from torchport.facade import lazy_names
 if TYPE_CHECKING:
     from torchport.files.onnx_files import load as load, save as save
     from torchport.graph.cutting import cut as cut
-    from torchport.graph.describing import describe as describe
-    from torchport.graph.diffing import diff as diff
     from torchport.graph.edits.attributes import set_attribute as set_attribute
     from torchport.graph.edits.constants import to_constant as to_constant, to_input as to_input
     from torchport.graph.edits.dtypes import set_dtype as set_dtype
@@ -35,9 +33,11 @@ if TYPE_CHECKING:
     from torchport.graph.edits.shaping import clear_shapes as clear_shapes, set_dim as set_dim, set_shape as set_shape
     from torchport.graph.edits.tidying import deduplicate as deduplicate, remove_unused as remove_unused, sort as sort
     from torchport.graph.exposing import expose as expose
-    from torchport.graph.linting import lint as lint
-    from torchport.graph.neighbors import look as look
     from torchport.graph.splitting import split as split
+    from torchport.inspection.describe import describe as describe
+    from torchport.inspection.diff.diff import diff as diff
+    from torchport.inspection.lint.linter import lint as lint
+    from torchport.inspection.look import look as look
     from torchport.opset.convert import convert as set_opset  # noqa: F401 -- its public name
 
 __getattr__, __dir__, __all__ = lazy_names(
@@ -45,8 +45,6 @@ __getattr__, __dir__, __all__ = lazy_names(
     {
         "torchport.files.onnx_files": "load save",
         "torchport.graph.cutting": "cut",
-        "torchport.graph.describing": "describe",
-        "torchport.graph.diffing": "diff",
         "torchport.graph.edits.attributes": "set_attribute",
         "torchport.graph.edits.constants": "to_input to_constant",
         "torchport.graph.edits.dtypes": "set_dtype",
@@ -64,9 +62,11 @@ __getattr__, __dir__, __all__ = lazy_names(
         "torchport.graph.edits.shaping": "set_dim set_shape clear_shapes",
         "torchport.graph.edits.tidying": "sort deduplicate remove_unused",
         "torchport.graph.exposing": "expose",
-        "torchport.graph.linting": "lint",
-        "torchport.graph.neighbors": "look",
         "torchport.graph.splitting": "split",
+        "torchport.inspection.describe": "describe",
+        "torchport.inspection.diff.diff": "diff",
+        "torchport.inspection.lint.linter": "lint",
+        "torchport.inspection.look": "look",
         "torchport.opset.convert": "convert=set_opset",
     },
 )

@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 
 from torchport.errors import InputError
-from torchport.graph.linting import lint
+from torchport.inspection.lint.linter import lint
 
 
 def model(text: str) -> ir.Model:

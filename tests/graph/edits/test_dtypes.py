@@ -9,7 +9,7 @@ import pytest
 from small_models import answers, model, refused
 
 from torchport.graph.edits.dtypes import set_dtype
-from torchport.graph.linting import lint
+from torchport.inspection.lint.linter import lint
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 

@@ -12,7 +12,7 @@ import pytest
 
 from torchport.errors import InputError
 from torchport.graph.edits.functions import inline, outline
-from torchport.graph.linting import lint
+from torchport.inspection.lint.linter import lint
 
 X = np.linspace(-2, 2, 6, dtype=np.float32).reshape(2, 3)
 

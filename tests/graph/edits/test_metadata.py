@@ -12,7 +12,7 @@ import pytest
 
 from torchport.errors import InputError
 from torchport.graph.edits.metadata import rename_metadata, set_metadata, strip_metadata
-from torchport.graph.linting import lint
+from torchport.inspection.lint.linter import lint
 
 PLACES = 16  # the model, 3 graphs, 7 nodes, a function, 2 inputs, a weight and the tensor of a Constant
 

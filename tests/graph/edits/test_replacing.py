@@ -14,7 +14,7 @@ import pytest
 from torchport.errors import InputError, OpsetError
 from torchport.files.onnx_files import save
 from torchport.graph.edits.replacing import replace
-from torchport.graph.linting import lint
+from torchport.inspection.lint.linter import lint
 
 X = np.linspace(-2, 2, 6, dtype=np.float32).reshape(2, 3)
 

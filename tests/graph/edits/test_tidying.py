@@ -9,7 +9,7 @@ from small_models import answers, model
 
 from torchport.errors import InputError
 from torchport.graph.edits.tidying import deduplicate, remove_unused, sort
-from torchport.graph.linting import lint
+from torchport.inspection.lint.linter import lint
 from torchport.irtools.metadata import ANNOTATION
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3) - 2

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import onnx_ir as ir
 
 from torchport.errors import InputError
-from torchport.graph.linting import lint
+from torchport.inspection.lint.linter import lint
 
 Undo = Callable[[], None]
 

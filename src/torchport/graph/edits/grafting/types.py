@@ -8,7 +8,7 @@ import onnx
 import onnx_ir as ir
 
 from torchport.errors import InputError
-from torchport.graph.lint_rules.nodes import clean
+from torchport.inspection.lint.operators import clean
 from torchport.irtools.names import where
 from torchport.irtools.traversal import Match, Scope, used_by
 from torchport.irtools.types import agrees, described

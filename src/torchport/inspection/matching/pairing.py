@@ -15,9 +15,16 @@ from typing import Literal, TypeVar
 
 import onnx_ir as ir
 
-from torchport.graph.matching.colors import Mode, Palette, backward, forward
-from torchport.graph.matching.numbers import names_key, numbers_key, tell_weights
-from torchport.graph.matching.sides import Side, called, name_key, output_key
+from torchport.inspection.matching.indexed_graph import Side, called, name_key, output_key
+from torchport.inspection.matching.refinement import (
+    Mode,
+    Palette,
+    backward,
+    forward,
+    names_key,
+    numbers_key,
+    tell_weights,
+)
 
 Why = Literal["structure", "numbers", "name", "neighbors", "place"]
 _FAR = 4  # how many nodes may have been put in between, or taken out

@@ -1,15 +1,50 @@
-"""The graphs and functions of a message, with who makes and who needs each name in them."""
+"""A fault of a model with its advice, and the scopes of a message that the rules read."""
 
 from __future__ import annotations
 
 import collections
 import dataclasses
 from collections.abc import Iterator
+from typing import Literal
 
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 
 from torchport.irtools.metadata import SOURCE
 from torchport.irtools.serialization import subgraphs
+
+Severity = Literal["error", "warning", "note"]
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
+
+
+@dataclasses.dataclass(frozen=True)
+class Fault:
+    """One fault.
+
+    Attributes:
+        severity: ``error`` for a model that is no valid ONNX or will not run, ``warning`` for one that is likely not
+            meant so, ``note`` for what does no harm.
+        rule: what was looked for, ``unused-node`` say.
+        message: what is wrong.
+        next_step: what to do.
+        node: the node it is about, if it is about one.
+        tensor: the value or weight it is about, if it is about one.
+        source: the Python line the node comes from.
+    """
+
+    severity: Severity
+    rule: str
+    message: str
+    next_step: str
+    node: str = ""
+    tensor: str = ""
+    source: str = ""
+
+    def __str__(self) -> str:
+        where = f" ({self.source})" if self.source else ""
+        return f"{self.severity}: {self.message}{where} [{self.rule}]"
+
+
+# The graphs and functions of a message, with who makes and who needs each name in them.
 
 
 @dataclasses.dataclass(eq=False)

@@ -15,8 +15,16 @@ import onnx_ir as ir
 from torchport.errors import FileError, OptionError, TorchportError
 from torchport.files import onnx_files
 from torchport.files.validation import BROKEN
-from torchport.graph.cost import measured, subgraphs, used_by
-from torchport.graph.description import Description, DtypeTotal, LocalFunction, Module, OwnOperator, Subgraph, Weight
+from torchport.inspection.cost import measured, subgraphs, used_by
+from torchport.inspection.description import (
+    Description,
+    DtypeTotal,
+    LocalFunction,
+    Module,
+    OwnOperator,
+    Subgraph,
+    Weight,
+)
 from torchport.irtools.metadata import module_of
 from torchport.irtools.polynomials import Size
 from torchport.irtools.shapes import Shapes

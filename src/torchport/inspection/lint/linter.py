@@ -1,10 +1,4 @@
-"""Every fault of a model in one pass.
-
-Opening a file ends at the first thing that is wrong with it, as saving does; this goes on to the last.
-
-    >>> for fault in lint("model.onnx", engine="onnxruntime"):
-    ...     print(fault)
-"""
+"""List every fault of a model in one pass: tp.graph.lint."""
 
 from __future__ import annotations
 
@@ -20,9 +14,9 @@ from torchport.engines import registry
 from torchport.errors import FileError, TorchportError
 from torchport.files import reader
 from torchport.files.validation import check_functions
-from torchport.graph.faults import SEVERITIES, Fault
-from torchport.graph.lint_rules import data, inference, kernels, names, nodes, unused, versions
-from torchport.graph.lint_rules.scopes import read
+from torchport.inspection.lint import engine_support, names, operators
+from torchport.inspection.lint.fault import SEVERITIES, Fault, read
+from torchport.inspection.lint.names import unused_faults
 from torchport.irtools.inference import drop_weights, without_weights
 from torchport.irtools.serialization import tensors, unread_tensors
 from torchport.process import silence
@@ -48,14 +42,18 @@ def lint(model: ir.Model | str | os.PathLike[str], engine: str | None = None) ->
 def _lint(model: ir.Model | str | os.PathLike[str], engine: str | None) -> list[Fault]:
     proto, folder, found = _message(model)
     scopes = read(proto)
-    found += _all(data.faults, proto, folder)
+    found += _all(operators.data_faults, proto, folder)
     drop_weights(proto)
-    found += _all(versions.faults, proto, scopes) + _all(names.faults, scopes) + _all(unused.faults, proto, scopes)
+    found += (
+        _all(operators.version_faults, proto, scopes)
+        + _all(names.name_faults, scopes)
+        + _all(unused_faults, proto, scopes)
+    )
     found += _functions(proto)
     if not any(fault.rule in _HOPELESS for fault in found):
-        found += _all(nodes.faults, proto, scopes) + _all(inference.faults, proto, scopes)
+        found += _all(operators.node_faults, proto, scopes) + _all(operators.inference_faults, proto, scopes)
         found += [] if _errors(found) else _whole(proto)
-        found += _all(kernels.faults, proto, engine) if engine is not None and not _broken(found) else []
+        found += _all(engine_support.kernel_faults, proto, engine) if engine is not None and not _broken(found) else []
     return sorted(found, key=lambda fault: SEVERITIES.index(fault.severity))
 
 
@@ -83,7 +81,7 @@ def _message(model: ir.Model | str | os.PathLike[str]) -> tuple[ModelProto, Path
         return without_weights(model), None, found
     except Exception as error:
         raise FileError(
-            f"the model cannot be written as ONNX: {nodes.clean(error)}", next_step="mend the model"
+            f"the model cannot be written as ONNX: {operators.clean(error)}", next_step="mend the model"
         ) from error
 
 
@@ -93,7 +91,7 @@ def _all(rule: Callable[..., Iterable[Fault]], *given: object) -> list[Fault]:
     try:
         found.extend(rule(*given))
     except Exception as error:  # noqa: BLE001 - a hostile file must not end in a traceback
-        what = f"the model cannot be read on: {type(error).__name__}, {nodes.clean(error)}"
+        what = f"the model cannot be read on: {type(error).__name__}, {operators.clean(error)}"
         found.append(Fault("error", "unreadable", what, "the file is broken; export the model again"))
     return found
 
@@ -112,11 +110,11 @@ def _whole(proto: ModelProto) -> list[Fault]:
     bare.CopyFrom(proto)
     for tensor in tensors(bare):
         if isinstance(tensor, TensorProto) and tensor.data_location == TensorProto.EXTERNAL:
-            tensor.CopyFrom(nodes.emptied(tensor))  # its data was looked at already, and may be large
+            tensor.CopyFrom(operators.emptied(tensor))  # its data was looked at already, and may be large
     try:
         onnx.checker.check_model(bare)
     except Exception as error:  # noqa: BLE001 - whatever the checker says is a fault of the model
-        return [Fault("error", "checker", f"the model: {nodes.clean(error)}", "mend it as the message says")]
+        return [Fault("error", "checker", f"the model: {operators.clean(error)}", "mend it as the message says")]
     return []
 
 

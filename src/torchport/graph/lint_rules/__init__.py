@@ -1,1 +1,0 @@
-"""What `lint` looks for, one kind of fault a file."""

@@ -1,1 +1,0 @@
-"""Which nodes, weights and inputs of two models are the same."""
