@@ -8,7 +8,7 @@ import pytest
 
 import torchport as tp
 from torchport.errors import InputError, RandomModelError
-from torchport.pipeline.same_meaning import prove_same
+from torchport.verification.equivalence import prove_same
 
 HEADER = '<ir_version: 9, opset_import: ["": 18]>'
 FREE = HEADER + " g (float[n,4] x) => (float[n,4] y) { a = Relu(x)  y = Tanh(a) }"

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from torchport.errors import EngineError, RandomModelError
-from torchport.proving import sampling
-from torchport.proving.proof import Examiner
-from torchport.proving.sampling import ProofInput, Question
 from torchport.results import Dim
+from torchport.verification import cases
+from torchport.verification.cases import ProofInput, Question
+from torchport.verification.verifier import Examiner
 
 Array = np.ndarray[Any, Any]
 X = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)
@@ -169,7 +169,7 @@ def test_the_table_fits_a_terminal() -> None:
 
 def sample(example: Array, values: Any = "random", shape: Mapping[str, int] | None = None, seed: int = 1) -> Array:
     dims = {0: Dim("n")} if shape else {}
-    return sampling.sample(ProofInput("x", example, dims), Question("q", values, seed, shape or {}))
+    return cases.sample(ProofInput("x", example, dims), Question("q", values, seed, shape or {}))
 
 
 def test_the_same_question_gives_the_same_array() -> None:

@@ -158,7 +158,7 @@ def _prove(file: str, model: Any, steps: list[Any], verifying: _Verifying) -> An
     from torchport.engines.session import open_session
     from torchport.errors import ProofError
     from torchport.files import onnx_files
-    from torchport.pipeline.same_meaning import prove_same
+    from torchport.verification.equivalence import prove_same
 
     libraries = load_libraries(verifying.libraries)
     given = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -20,17 +20,17 @@ from torchport.capture.routes.base import Captured, Request
 from torchport.engines import custom_operators
 from torchport.engines.onnxruntime import kernel_types
 from torchport.engines.onnxruntime.engine import has_kernels
-from torchport.engines.session import Session, open_session
-from torchport.errors import CaptureError, EngineError, InputError, OpsetError, ProofError, RefusedError, TorchportError
+from torchport.engines.session import open_session
+from torchport.errors import CaptureError, EngineError, OpsetError, ProofError, RefusedError, TorchportError
 from torchport.irtools import metadata
 from torchport.irtools.metadata import find_origin
 from torchport.irtools.types import tensor_infos
 from torchport.opset import convert as opsets
 from torchport.pipeline.job import Job
 from torchport.process import silence
-from torchport.proving import sampling
 from torchport.results import Attempt, Exported, Finding, Proof
-from torchport.tensors import Array, as_pairs
+from torchport.verification import cases
+from torchport.verification.equivalence import candidate
 
 _OLD_ROUTES = ("script", "trace")  # that an old exporter is wrong says less than that the opset is too low
 BRANCH_ROUNDS = 6  # further random values for a trace that may have frozen a branch
@@ -268,24 +268,6 @@ class Attempts:
         return refusal
 
 
-def candidate(
-    session: Session, inputs: Sequence[str], outputs: Sequence[str]
-) -> Callable[[Mapping[str, Array]], dict[str, Array]]:
-    """The ONNX model as the examiner wants it; inputs it has dropped are left out."""
-    wanted = {i.name for i in session.inputs}
-
-    def ask(feeds: Mapping[str, Array]) -> dict[str, Array]:
-        try:
-            given = session.run({n: as_pairs(a) for n, a in feeds.items() if n in wanted})
-        except InputError as error:
-            raise EngineError(error.what, where=error.where) from error
-        if set(given) == set(outputs) or len(given) != len(outputs):
-            return given
-        return dict(zip(outputs, given.values(), strict=True))  # an older file under other names: by position
-
-    return ask
-
-
 def _problem(proof: Proof, model: ir.Model, captured: Captured, job: Job) -> str:
     """Why this proof is not enough, in one line; empty when it is."""
     if not proof.failures:
@@ -325,7 +307,7 @@ def _origin_of(text: str | None, model: ir.Model) -> str:
 
 def _unproven_dimension(proof: Proof, job: Job) -> str:
     """A dimension is proven only by a passing case at another size than the example's."""
-    sizes = sampling.example_sizes(job.proof_inputs())
+    sizes = cases.example_sizes(job.proof_inputs())
     for report in job.examiner().dimensions:
         moved = [c for c in proof.cases if c.sizes.get(report.name) not in (None, sizes[report.name])]
         if report.accepted and not any(c.verdict == "pass" for c in moved):

@@ -17,11 +17,11 @@ from torchport.capture.state import MODES, Mode, preserved
 from torchport.capture.structure import Call, as_tensor
 from torchport.errors import DynamicError, ForwardError, OptionError, SourceError, TorchportError
 from torchport.process import silence
-from torchport.proving import sampling
-from torchport.proving.proof import DimensionReport, Examiner
-from torchport.proving.sampling import ProofInput, Question
 from torchport.results import Dim, Finding
 from torchport.tensors import Array, to_numpy, to_torch
+from torchport.verification import cases
+from torchport.verification.cases import ProofInput, Question
+from torchport.verification.verifier import DimensionReport, Examiner
 
 Progress = Callable[[str], None]
 
@@ -140,7 +140,7 @@ class Job:
 
     def _same_size(self, root: str) -> str:
         """Axes of the same size that were not said to vary: they may be the same dimension."""
-        size = sampling.example_sizes(self.proof_inputs())[root]
+        size = cases.example_sizes(self.proof_inputs())[root]
         places = [
             f"{name}:{axis}={root}"
             for name, own, array in zip(self.input_names, self.call.names, self.arrays, strict=True)
@@ -201,11 +201,11 @@ class Job:
     def capture_tensors(self) -> tuple[torch.Tensor, ...]:
         """Inputs to capture with: torch freezes sizes 0 and 1, so dimensions of that size are made larger."""
         inputs = self.proof_inputs()
-        small = [n for n, size in sampling.example_sizes(inputs).items() if size < 2]
+        small = [n for n, size in cases.example_sizes(inputs).items() if size < 2]
         for size in (2, 3, 4, 8) if small else ():
-            dims = sampling.roots(inputs)
+            dims = cases.roots(inputs)
             sizes = {n: size for n in small if dims[n].allows(size)}
-            arrays = [sampling.sample(i, Question("capture", "random", 7, sizes)) for i in inputs]
+            arrays = [cases.sample(i, Question("capture", "random", 7, sizes)) for i in inputs]
             try:
                 with silence():
                     self.reference(arrays)

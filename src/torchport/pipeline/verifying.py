@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,11 +19,11 @@ from torchport.engines.session import Session, open_session
 from torchport.errors import FileError, InputError
 from torchport.files import onnx_files
 from torchport.inputs.spec import InputSpec
-from torchport.pipeline.attempts import candidate
 from torchport.pipeline.job import Job, Progress
 from torchport.process import silence
-from torchport.results import Dim, Finding, Proof
+from torchport.results import Finding, Proof
 from torchport.tensors import to_numpy
+from torchport.verification.equivalence import candidate, declared_dims
 
 
 def verify(
@@ -106,22 +105,6 @@ def _match_names(session: Session, call: Call) -> list[str]:
         where=f"{', '.join(shown)} and {', '.join(call.names)}",
         next_step="give the PyTorch model the same inputs",
     )
-
-
-def declared_dims(session: Session) -> dict[str, dict[int, Dim]]:
-    """The axes that have names in the ONNX model, or hang on one: ``batch``, ``2*half``, ``length - 1``."""
-    return {
-        i.name: {a: dim for a, d in enumerate(i.shape or ()) if (dim := _named_dim(d)) is not None}
-        for i in session.inputs
-    }
-
-
-def _named_dim(text: int | str | None) -> Dim | None:
-    match = re.fullmatch(r"(?:(\d+)\*)?([^\W\d]\w*)(?: ([+-]) (\d+))?", text) if isinstance(text, str) else None
-    if match is None:
-        return None
-    scale, root, sign, offset = match.groups()
-    return Dim(match[0], root=root, scale=int(scale or 1), offset=int(f"{sign or '+'}{offset or 0}"))
 
 
 def _made_up_inputs(session: Session, target: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -4,20 +4,38 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
 
 from torchport.engines.session import Session, open_session
-from torchport.errors import InputError
+from torchport.errors import EngineError, InputError
 from torchport.inputs.create import made_up
-from torchport.pipeline.attempts import candidate
-from torchport.pipeline.verifying import declared_dims
-from torchport.proving.proof import Examiner
-from torchport.proving.sampling import ProofInput
 from torchport.results import Dim, Finding, Proof, TensorInfo
-from torchport.tensors import Array
+from torchport.tensors import Array, as_pairs
+from torchport.verification.cases import ProofInput
+from torchport.verification.verifier import Examiner
+
+
+def candidate(
+    session: Session, inputs: Sequence[str], outputs: Sequence[str]
+) -> Callable[[Mapping[str, Array]], dict[str, Array]]:
+    """The ONNX model as the examiner wants it; inputs it has dropped are left out."""
+    wanted = {i.name for i in session.inputs}
+
+    def ask(feeds: Mapping[str, Array]) -> dict[str, Array]:
+        try:
+            given = session.run({n: as_pairs(a) for n, a in feeds.items() if n in wanted})
+        except InputError as error:
+            raise EngineError(error.what, where=error.where) from error
+        if set(given) == set(outputs) or len(given) != len(outputs):
+            return given
+        return dict(zip(outputs, given.values(), strict=True))  # an older file under other names: by position
+
+    return ask
+
 
 Shape = tuple[int | str | None, ...] | None
 Model = str | os.PathLike[str] | ir.Model
@@ -173,3 +191,19 @@ class _Rows:
 
 def _rows(count: int) -> str:
     return "one row" if count == 1 else f"{count} rows"
+
+
+def declared_dims(session: Session) -> dict[str, dict[int, Dim]]:
+    """The axes that have names in the ONNX model, or hang on one: ``batch``, ``2*half``, ``length - 1``."""
+    return {
+        i.name: {a: dim for a, d in enumerate(i.shape or ()) if (dim := _named_dim(d)) is not None}
+        for i in session.inputs
+    }
+
+
+def _named_dim(text: int | str | None) -> Dim | None:
+    match = re.fullmatch(r"(?:(\d+)\*)?([^\W\d]\w*)(?: ([+-]) (\d+))?", text) if isinstance(text, str) else None
+    if match is None:
+        return None
+    scale, root, sign, offset = match.groups()
+    return Dim(match[0], root=root, scale=int(scale or 1), offset=int(f"{sign or '+'}{offset or 0}"))

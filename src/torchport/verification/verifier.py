@@ -16,10 +16,27 @@ from torchport import process
 from torchport.errors import EngineError, RandomModelError
 from torchport.numerics.check import check_output
 from torchport.numerics.tolerance import tolerance
-from torchport.proving import sampling
-from torchport.proving.sampling import ProofInput, Question
 from torchport.results import Case, Finding, OutputCheck, Proof, Verdict
 from torchport.tensors import Array
+from torchport.verification.cases import (
+    ProofInput,
+    Question,
+    Values,
+    branch_questions,
+    example_sizes,
+    is_batch,
+    is_heavy,
+    nudge_of,
+    nudged,
+    padding_questions,
+    pair_sizes,
+    roots,
+    sample,
+    shown_role,
+    size_candidates,
+    value_questions,
+    with_lengths,
+)
 
 T = TypeVar("T")
 
@@ -82,12 +99,12 @@ class Examiner:
     ) -> None:
         self._reference = reference
         self._called = called
-        self._inputs = sampling.with_lengths(inputs)
+        self._inputs = with_lengths(inputs)
         self._output_names = tuple(output_names)
         self._precision = precision
         self._examples = tuple(examples)
         self._engine = engine
-        self._heavy = sampling.is_heavy(self._inputs)
+        self._heavy = is_heavy(self._inputs)
         self._costly = costly
         self._answers: dict[str, list[Array] | Refusal] = {}
         self._planned: list[Question] | None = None
@@ -96,7 +113,7 @@ class Examiner:
         self._kept: set[tuple[str, int]] = set()  # sizes at which integers stay as in the example
         self.dimensions: list[DimensionReport] = []
         self.observed: list[tuple[dict[str, int], list[tuple[int, ...]]]] = []
-        self._first = Question("example", "example", 0, sampling.example_sizes(self._inputs))
+        self._first = Question("example", "example", 0, example_sizes(self._inputs))
         self._remember(self._first, list(first))
 
     def check_repeatable(self) -> None:
@@ -143,12 +160,12 @@ class Examiner:
         """
         self._excuses = excuses
         questions = list(self._questions())
-        example = sampling.example_sizes(self._inputs)
+        example = example_sizes(self._inputs)
         asked = [q.sizes for q in questions]
         doubted = [s for s in sizes if {**example, **s} not in asked]
         questions += [self._at(example, s, f"doubt {n}", 5) for n, s in enumerate(doubted, start=1)]
         if branch_rounds:
-            questions += sampling.branch_questions(sampling.example_sizes(self._inputs), branch_rounds)
+            questions += branch_questions(example_sizes(self._inputs), branch_rounds)
         cases = [self._case(q, self._arrays(q), candidate) for q in questions]
         for number, arrays in enumerate(self._examples, start=2):
             cases.append(self._case(Question(f"example {number}", "example", 0, {}), list(arrays), candidate))
@@ -156,7 +173,7 @@ class Examiner:
 
     def replay(self, watch: Callable[[], AbstractContextManager[T]], *, branch_rounds: int) -> list[T]:
         """Ask PyTorch every question again, each under a watch, and return what the watches saw."""
-        questions = [*self._questions(), *sampling.branch_questions(self._first.sizes, branch_rounds)]
+        questions = [*self._questions(), *branch_questions(self._first.sizes, branch_rounds)]
         seen: list[T] = []
         for arrays in [*(self._arrays(q) for q in questions), *(list(e) for e in self._examples)]:
             with watch() as watched:
@@ -177,28 +194,28 @@ class Examiner:
     def _questions(self) -> list[Question]:
         """The plan is made once: which sizes PyTorch accepts does not depend on the candidate."""
         if self._planned is None:
-            sizes = sampling.example_sizes(self._inputs)
+            sizes = example_sizes(self._inputs)
             by_size = self._size_questions(sizes)
-            one = {d.name: 1 for d in self.dimensions if 1 in d.accepted and sampling.is_batch(d.name, self._inputs)}
-            by_value = [] if self._costly and by_size else sampling.value_questions(self._inputs, {**sizes, **one})
-            padded = sampling.padding_questions(self._inputs, {**sizes, **self._several_rows(sizes)})
+            one = {d.name: 1 for d in self.dimensions if 1 in d.accepted and is_batch(d.name, self._inputs)}
+            by_value = [] if self._costly and by_size else value_questions(self._inputs, {**sizes, **one})
+            padded = padding_questions(self._inputs, {**sizes, **self._several_rows(sizes)})
             self._planned = [self._first, *by_value, *padded, *by_size]
         return self._planned
 
     def _several_rows(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """Batches of more than one row, where PyTorch was seen to take them: one row shows little padding."""
         larger = {d.name: max(d.accepted, default=0) for d in self.dimensions}
-        return {n: s for n, s in larger.items() if sampling.is_batch(n, self._inputs) and s > sizes[n]}
+        return {n: s for n, s in larger.items() if is_batch(n, self._inputs) and s > sizes[n]}
 
     def _size_questions(self, sizes: dict[str, int]) -> list[Question]:
         found: dict[str, dict[str, int]] = {}
         questions: list[Question] = []
-        for name, dim in sampling.roots(self._inputs).items():
-            close_by = self._heavy and sampling.is_batch(name, self._inputs)
-            options = sampling.size_candidates(dim, sizes[name], list(sizes.values()), heavy=close_by)
+        for name, dim in roots(self._inputs).items():
+            close_by = self._heavy and is_batch(name, self._inputs)
+            options = size_candidates(dim, sizes[name], list(sizes.values()), heavy=close_by)
             found[name] = self._accepted_sizes(name, options, sizes)
             questions += [
-                self._at(sizes, {name: size}, f"{name} {sampling.shown_role(role, size)}", seed)
+                self._at(sizes, {name: size}, f"{name} {shown_role(role, size)}", seed)
                 for seed, (role, size) in enumerate(found[name].items(), start=1)
             ]
         # A dimension that PyTorch only lets go to 1 was broadcast, not moved.
@@ -206,7 +223,7 @@ class Examiner:
         joint = self._joint_questions(sizes, [n for n, f in found.items() if not f.keys() & moved])
         pairs = [
             self._at(sizes, both, "pair " + "×".join(both), 3)
-            for both in sampling.pair_sizes({n: f for n, f in found.items() if f})
+            for both in pair_sizes({n: f for n, f in found.items() if f})
         ]
         return questions + joint + pairs
 
@@ -220,7 +237,7 @@ class Examiner:
             for size in options:
                 if size in refused or size in accepted.values():
                     continue
-                shown = sampling.shown_role(role, size)
+                shown = shown_role(role, size)
                 answer = self._answer(self._at(sizes, {name: size}, f"{name} {shown}", len(accepted) + 1))
                 if isinstance(answer, Refusal) and self._has_integers:
                     # whole numbers drawn by chance may be what it refuses: sizes that must add up, say
@@ -251,13 +268,13 @@ class Examiner:
         return questions
 
     def _at(self, sizes: Mapping[str, int], moved: Mapping[str, int], label: str, seed: int) -> Question:
-        values: sampling.Values = "kept" if self._kept & moved.items() else "random"
+        values: Values = "kept" if self._kept & moved.items() else "random"
         return Question(label, values, seed, {**sizes, **moved})
 
     # --- one case -------------------------------------------------------------------------------------------------
 
     def _arrays(self, question: Question) -> list[Array]:
-        return [sampling.sample(i, question) for i in self._inputs]
+        return [sample(i, question) for i in self._inputs]
 
     def _answer(self, question: Question) -> list[Array] | Refusal:
         key = repr(question)
@@ -307,7 +324,7 @@ class Examiner:
         if not wrong:
             return case("pass", checks)
         if self._excuses and self._ill_conditioned(arrays, answer, outputs, checks):
-            steps = [sampling.nudge_of(a.dtype.name, self._precision) for a in arrays if a.dtype.kind not in "biu"]
+            steps = [nudge_of(a.dtype.name, self._precision) for a in arrays if a.dtype.kind not in "biu"]
             moved = f"when the input moves by {max(steps, default=0.0):.0e}".replace("e-0", "e-")
             return case("ill-conditioned", checks, f"{self._called}'s own answer moves as much {moved}")
         if question.values not in ("example", "kept") and self._has_integers and self._lost(answer):
@@ -335,7 +352,7 @@ class Examiner:
         Whole numbers have no small differences: each that is off, an index among equal values, say, must have moved
         under one of a few nudges.
         """
-        nudges = [self._ask([sampling.nudged(a, seed, self._precision) for a in arrays]) for seed in range(_NUDGES)]
+        nudges = [self._ask([nudged(a, seed, self._precision) for a in arrays]) for seed in range(_NUDGES)]
         moved = [n for n in nudges if not isinstance(n, Refusal) and [a.shape for a in n] == [a.shape for a in answer]]
         if not moved:
             return False
