@@ -75,7 +75,7 @@ def test_the_commands_of_the_page_run(models: Models, folder: Path, monkeypatch:
 
 
 def test_every_edit_is_in_the_table() -> None:
-    from torchport.graph.edits.vocabulary import EDITS
+    from torchport.editing.registry import EDITS
 
     table = PAGE.partition("## All edits")[2].partition("## Names")[0]
     rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]

@@ -11,10 +11,10 @@ import pytest
 from made_models import FLOAT, good, written
 from onnx import TensorProto, helper
 
+from torchport.editing.extract import cut
 from torchport.errors import FileError, InputError, TorchportError
 from torchport.files import partial_load
 from torchport.files.onnx_files import load, save, to_bytes
-from torchport.graph.cutting import cut
 
 ROUNDS = 150
 

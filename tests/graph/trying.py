@@ -124,7 +124,7 @@ def failures(worker: Worker, files: Iterable[tuple[str, bytes]]) -> Iterator[Fai
 def serve(folder: str, way: str) -> None:
     """The worker's side."""
     import torchport as tp
-    import torchport.graph.cutting
+    import torchport.editing.extract
     import torchport.inspection.describe
     import torchport.inspection.lint.linter
 

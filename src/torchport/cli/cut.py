@@ -33,9 +33,9 @@ def command(
     """
     with progress(quiet or as_json) as say:
         say("loading")
+        from torchport.editing.extract import cut
         from torchport.files import onnx_files
         from torchport.files.filesystem import check_target
-        from torchport.graph.cutting import cut
 
         check_target(output)
         part = cut(file, names(begin), names(end), module=module, complete=complete)

@@ -11,7 +11,7 @@ import click
 from torchport.cli.given import library_option
 from torchport.cli.own_operators import load_libraries
 from torchport.cli.show import common, print_json, progress
-from torchport.graph.edits.vocabulary import EDITS, Edit
+from torchport.editing.registry import EDITS, Edit
 
 _WIDTH = 80
 _NEW_ANSWERS = ("preprocess", "postprocess", "set-weights", "set-dtype", "to-input", "to-constant", "chain", "merge")
@@ -84,7 +84,7 @@ def command(
     --replace '{what: Erf, by: "my::Erf", attributes: {fast: 1}}'
     """
     with progress(quiet or as_json) as say:
-        from torchport.graph.edits.recipe import from_text, read_steps
+        from torchport.editing.recipe import from_text, read_steps
 
         steps = []
         for kind, text in ctx.meta["torchport.edits"]:
@@ -138,8 +138,8 @@ def _run(file: str, output: str, steps: list[Any], say: Any, verifying: _Verifyi
 
 
 def _apply(model: Any, steps: list[Any], say: Any) -> Any:
+    from torchport.editing.recipe import apply, passed_over, told
     from torchport.errors import TorchportError
-    from torchport.graph.edits.recipe import apply, passed_over, told
 
     done = []
     for step in steps:

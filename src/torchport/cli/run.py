@@ -55,8 +55,8 @@ def command(
     """
     with progress(quiet or as_json) as say:
         say("loading")
+        from torchport.editing.extract import expose
         from torchport.engines.session import open_session
-        from torchport.graph.exposing import expose
         from torchport.inputs import arrays
 
         if output is not None:

@@ -27,9 +27,9 @@ def command(file: str, at: str | None, parts: int | None, output: str, as_json: 
         raise click.UsageError("give --at TENSORS or --parts N")
     with progress(quiet or as_json) as say:
         say("loading")
+        from torchport.editing.split import split
         from torchport.files import onnx_files
         from torchport.files.filesystem import check_target
-        from torchport.graph.splitting import split
 
         target = Path(output)
         given = split(file, names(at) if at is not None else int(parts or 0))

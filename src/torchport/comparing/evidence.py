@@ -8,9 +8,9 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from torchport.editing.extract import cut
 from torchport.errors import InputError, SaveError
 from torchport.files import onnx_files
-from torchport.graph.cutting import cut
 from torchport.inputs.samples import save_sample
 from torchport.irtools.traversal import used_by
 from torchport.tensors import Array

@@ -14,9 +14,9 @@ from torchport.comparing.against_onnx import alike
 from torchport.comparing.against_torch import Pair
 from torchport.comparing.layered import Layered
 from torchport.comparing.layers import Reference
+from torchport.editing.extract import cut
 from torchport.engines.registry import faults_of
 from torchport.engines.session import open_session
-from torchport.graph.cutting import cut
 from torchport.irtools.traversal import used_by
 from torchport.numerics.check import Glance, glance
 from torchport.numerics.tolerance import Tolerance

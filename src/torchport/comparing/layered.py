@@ -9,10 +9,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 import onnx_ir as ir
 
 from torchport.capture.origins import write_origins
+from torchport.editing.extract import expose
 from torchport.engines.registry import faults_of
 from torchport.engines.session import open_session
 from torchport.files import onnx_files
-from torchport.graph.exposing import expose
 from torchport.results import TensorInfo
 from torchport.tensors import Array, numpy_dtype
 

@@ -16,12 +16,12 @@ import numpy as np
 import onnx_ir as ir
 
 from torchport.comparing.carrying import requantized
-from torchport.comparing.recorded import Recorded, fit, without_unused_inputs
+from torchport.comparing.recorded import Recorded, fit
 from torchport.comparing.restoring import Layer, Restorer
+from torchport.editing.extract import cut, without_unused_inputs
 from torchport.engines.session import open_session
 from torchport.errors import EngineError, InputError
 from torchport.files import onnx_files
-from torchport.graph.cutting import cut
 from torchport.irtools.names import Names
 from torchport.numerics.check import check_output, rounded
 from torchport.numerics.tolerance import EXACT, Tolerance

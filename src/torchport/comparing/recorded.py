@@ -14,10 +14,10 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from torchport.editing.extract import cut, without_unused_inputs
 from torchport.engines.session import open_session
 from torchport.errors import EngineError, InputError
 from torchport.files import onnx_files
-from torchport.graph.cutting import cut
 from torchport.irtools.inference import without_weights
 from torchport.irtools.names import Names
 from torchport.irtools.traversal import used_by
@@ -169,13 +169,6 @@ def _as_the_engine_says(
         model.graph.outputs[:] = given
     known = {d.numpy().name: d for d in ir.DataType if d.name not in ("UNDEFINED", "STRING")}
     return {i.name: known[i.dtype] for i in outputs if i.name in wanted and i.dtype in known}
-
-
-def without_unused_inputs(model: ir.Model) -> ir.Model:
-    """The same model object, without inputs nothing uses: a cut has all that it was offered."""
-    ends = set(model.graph.outputs)
-    model.graph.inputs[:] = [v for v in model.graph.inputs if v.uses() or v in ends]
-    return model
 
 
 def fit(model: ir.Model, values: Mapping[str, Array]) -> None:

@@ -12,8 +12,8 @@ from itertools import accumulate
 import onnx_ir as ir
 from onnx_ir.passes.common import LiftConstantsToInitializersPass
 
-from torchport.comparing.recorded import is_tensor, without_unused_inputs
-from torchport.graph.cutting import cut
+from torchport.comparing.recorded import is_tensor
+from torchport.editing.extract import cut, without_unused_inputs
 from torchport.irtools.traversal import used_by
 
 _SINCE_WEIGHTS_ARE_NO_INPUTS = 4  # the IR version

@@ -20,8 +20,8 @@ from torchport.comparing.against_onnx import OnnxReference
 from torchport.comparing.divergence import Region
 from torchport.comparing.layered import Layered
 from torchport.comparing.layers import look
+from torchport.editing.extract import cut
 from torchport.errors import TorchportError
-from torchport.graph.cutting import cut
 from torchport.irtools.metadata import origin_of
 from torchport.numerics.check import glance
 from torchport.numerics.tolerance import Tolerance

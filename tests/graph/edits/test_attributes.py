@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 from small_models import answers, model, refused
 
-from torchport.graph.edits.attributes import set_attribute
+from torchport.editing.attributes import set_attribute
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3) - 2
 

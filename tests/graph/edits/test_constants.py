@@ -12,9 +12,8 @@ import pytest
 from safetensors.numpy import save_file
 from small_models import answers, model, refused
 
+from torchport.editing.weights import set_weights, to_constant, to_input
 from torchport.errors import FileError
-from torchport.graph.edits.constants import to_constant, to_input
-from torchport.graph.edits.other_weights import set_weights
 
 ONES = np.ones(3, np.float32)
 

@@ -8,7 +8,7 @@ import onnx_ir as ir
 import pytest
 from small_models import answers, model, refused
 
-from torchport.graph.edits.dtypes import set_dtype
+from torchport.editing.dtype import set_dtype
 from torchport.inspection.lint.linter import lint
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)

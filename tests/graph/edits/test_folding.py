@@ -10,8 +10,8 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
+from torchport.editing.fold import fold
 from torchport.errors import OptionError
-from torchport.graph.edits.folding import fold
 from torchport.inspection.lint.linter import lint
 
 X = np.linspace(-2, 2, 6, dtype=np.float32).reshape(2, 3)

@@ -15,9 +15,9 @@ import torch
 from torch import nn
 
 import torchport as tp
+from torchport.editing.make_dynamic.reshape_rules import placements
+from torchport.editing.shapes import set_dim
 from torchport.errors import InputError
-from torchport.graph.edits.freeing.places import placements
-from torchport.graph.edits.shaping import set_dim
 
 SIZE = 5
 

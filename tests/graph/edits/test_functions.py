@@ -10,8 +10,8 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
+from torchport.editing.functions import inline, outline
 from torchport.errors import InputError
-from torchport.graph.edits.functions import inline, outline
 from torchport.inspection.lint.linter import lint
 
 X = np.linspace(-2, 2, 6, dtype=np.float32).reshape(2, 3)

@@ -10,8 +10,8 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+from torchport.editing.metadata import rename_metadata, set_metadata, strip_metadata
 from torchport.errors import InputError
-from torchport.graph.edits.metadata import rename_metadata, set_metadata, strip_metadata
 from torchport.inspection.lint.linter import lint
 
 PLACES = 16  # the model, 3 graphs, 7 nodes, a function, 2 inputs, a weight and the tensor of a Constant

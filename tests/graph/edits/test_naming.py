@@ -10,8 +10,8 @@ import onnx_ir as ir
 import pytest
 from small_models import answers, model
 
+from torchport.editing.rename import rename
 from torchport.errors import InputError
-from torchport.graph.edits.naming import rename
 from torchport.irtools.metadata import ANNOTATION
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3) - 2

@@ -13,8 +13,8 @@ import torch
 from torch.nn.functional import interpolate
 
 import torchport as tp
+from torchport.editing.preprocessing.edit import postprocess, preprocess
 from torchport.errors import InputError
-from torchport.graph.edits.processing import postprocess, preprocess
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.integers(0, 256, (2, 50, 37, 3), dtype=np.uint8)

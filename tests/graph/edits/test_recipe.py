@@ -11,9 +11,9 @@ import onnxruntime
 import pytest
 
 import torchport as tp
+from torchport.editing.recipe import apply, from_text, passed_over, read_steps
+from torchport.editing.registry import EDITS
 from torchport.errors import InputError
-from torchport.graph.edits.recipe import apply, from_text, passed_over, read_steps
-from torchport.graph.edits.vocabulary import EDITS
 
 MODEL = """<ir_version: 9, opset_import: ["": 18, "devtech": 1]>
 g (float[batch,4] x) => (float[batch,4] y) <float[4] w = {1.0, 2.0, 3.0, 4.0}> {

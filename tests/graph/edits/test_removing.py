@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from small_models import answers, model, refused
 
-from torchport.graph.edits.naming import rename
-from torchport.graph.edits.removing import bypass, remove
+from torchport.editing.remove import bypass, remove
+from torchport.editing.rename import rename
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3) - 2
 

@@ -11,9 +11,9 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
+from torchport.editing.replace import replace
 from torchport.errors import InputError, OpsetError
 from torchport.files.onnx_files import save
-from torchport.graph.edits.replacing import replace
 from torchport.inspection.lint.linter import lint
 
 X = np.linspace(-2, 2, 6, dtype=np.float32).reshape(2, 3)

@@ -11,8 +11,8 @@ import onnxruntime
 import pytest
 
 import torchport as tp
+from torchport.editing.shapes import clear_shapes, set_dim, set_shape
 from torchport.errors import InputError
-from torchport.graph.edits.shaping import clear_shapes, set_dim, set_shape
 
 
 def model(text: str, opset: int = 18) -> ir.Model:

@@ -7,8 +7,8 @@ import onnx_ir as ir
 import pytest
 from small_models import answers, model
 
+from torchport.editing.cleanup import deduplicate, remove_unused, sort
 from torchport.errors import InputError
-from torchport.graph.edits.tidying import deduplicate, remove_unused, sort
 from torchport.inspection.lint.linter import lint
 from torchport.irtools.metadata import ANNOTATION
 

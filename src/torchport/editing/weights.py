@@ -1,0 +1,344 @@
+"""Give weights other numbers, and turn weights into inputs and inputs into weights."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import json
+import os
+import struct
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from torchport.editing.cleanup import take_out
+from torchport.editing.rename import expanded
+from torchport.editing.selection import unproves
+from torchport.editing.transaction import Undo, attempt, infer_again
+from torchport.errors import InputError
+from torchport.inputs.arrays import reading, same_dtype, tensor_for
+from torchport.irtools.dims import change_dims
+from torchport.irtools.inference import without_weights
+from torchport.irtools.metadata import ANNOTATION
+from torchport.irtools.names import unknown, where
+from torchport.irtools.traversal import bodies, each_value, is_constant, values_of
+from torchport.tensors import Array, is_torch, numpy_dtype, to_numpy
+
+
+@unproves
+def set_weights(
+    model: ir.Model, source: str | os.PathLike[str] | Mapping[str, Any], *, names: Mapping[str, str] | None = None
+) -> int:
+    """Give weights other numbers, by name. Weights that the source does not have stay.
+
+    Only names, shapes and dtypes that are the same will do: an export may have transposed a weight or folded several
+    into one, so that PyTorch's own does not fit. A ``.safetensors`` is mapped into memory, and an array or tensor
+    is used where it is: do not write to them before the model is saved.
+
+    Args:
+        model: changed in place.
+        source: a ``.safetensors`` or ``.npz``, or arrays or tensors by name: a state dict, say.
+        names: what a tensor of the source is called in the model, where that differs; ``{"model.*": "*"}`` too.
+
+    Returns:
+        How many weights were set.
+
+    Raises:
+        InputError: a tensor of the source is not in the model, or is of another shape or dtype. Counters of
+            batches (``num_batches_tracked``), which no graph has, are passed over.
+
+    Example:
+        >>> tp.graph.set_weights(model, "finetuned.safetensors")
+        >>> tp.graph.set_weights(model, net.state_dict())
+    """
+    weights = _weights(model)
+    with _opened(source) as tensors:
+        targets = _targets(list(tensors), weights, names or {})
+        new = {name: _fitted(weights[name][0], tensors[key], key) for key, name in targets.items()}
+    for name, tensor in new.items():
+        for value in weights[name]:
+            value.const_value = tensor
+    return len(new)
+
+
+def _weights(model: ir.Model) -> dict[str, list[ir.Value]]:
+    found: dict[str, list[ir.Value]] = {}
+    for body in bodies(model):
+        for graph in (body, *body.subgraphs()):
+            for name, value in graph.initializers.items():
+                found.setdefault(name, []).append(value)
+    return found
+
+
+@contextlib.contextmanager
+def _opened(source: str | os.PathLike[str] | Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    if isinstance(source, Mapping):
+        yield source
+        return
+    path = Path(source)
+    if path.suffix not in (".safetensors", ".npz"):
+        raise InputError(
+            f"weights come from a .safetensors or .npz, not from '{path.name}'",
+            next_step="the command line takes a .pt too; in Python give torch.load(path, weights_only=True)",
+        )
+    with reading(path):
+        opened = contextlib.nullcontext(_safetensors(path)) if path.suffix == ".safetensors" else np.load(path)
+    with reading(path), opened as tensors:
+        yield tensors
+
+
+_SAFETENSORS = {
+    "BOOL": "bool",
+    **{f"F{bits}": f"float{bits}" for bits in (16, 32, 64)},
+    **{f"I{bits}": f"int{bits}" for bits in (8, 16, 32, 64)},
+    **{f"U{bits}": f"uint{bits}" for bits in (8, 16, 32, 64)},
+    "BF16": "bfloat16",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2",
+    "C64": "complex64",
+}
+
+
+def _safetensors(path: Path) -> dict[str, Array]:
+    """The tensors of a file, mapped and not read; the library has checked that the header fits the file."""
+    from safetensors import safe_open
+
+    with safe_open(path, framework="numpy"):
+        data = np.memmap(path, mode="r", dtype=np.uint8)
+    (size,) = struct.unpack("<Q", data[:8].tobytes())
+    header = json.loads(data[8 : 8 + size].tobytes())
+    header.pop("__metadata__", None)
+    return {name: _mapped(data[8 + size :], name, entry) for name, entry in header.items()}
+
+
+def _mapped(data: Array, name: str, entry: Mapping[str, Any]) -> Array:
+    if entry["dtype"] not in _SAFETENSORS:
+        raise InputError(
+            f"the tensor '{name}' is {entry['dtype']}, which is not supported", next_step="convert it first"
+        )
+    start, end = entry["data_offsets"]
+    return data[start:end].view(numpy_dtype(_SAFETENSORS[entry["dtype"]])).reshape(entry["shape"])
+
+
+def _targets(given: list[str], weights: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, str]:
+    """For each tensor of the source the weight it is for."""
+    renamed: dict[str, str] = {}
+    for old, new in names.items():
+        found = expanded(old, new, given)
+        if not found:
+            raise InputError(f"the source has no tensor '{old}'", next_step=_close([old], given))
+        renamed.update(found)
+    targets = {key: renamed.get(key, key) for key in given}
+    strange = [k for k, t in targets.items() if t not in weights and not t.endswith("num_batches_tracked")]
+    if strange or not any(t in weights for t in targets.values()):
+        listed = ", ".join(f"'{targets[k]}'" for k in strange[:5]) + (", ..." if len(strange) > 5 else "")
+        raise InputError(
+            f"the model has no weights {listed}" if strange else "the source has none of the model's weights",
+            next_step=_close([targets[k] for k in strange], list(weights)),
+        )
+    doubles = len(set(targets.values())) < len(targets)
+    if doubles:
+        raise InputError("two tensors of the source are for one weight", next_step="give each another name")
+    return {key: name for key, name in targets.items() if name in weights}
+
+
+def _close(names: list[str], known: list[str]) -> str:
+    close = [c for n in names[:5] for c in difflib.get_close_matches(n, known, n=1, cutoff=0.5)]
+    if close:
+        return f"did you mean {', '.join(dict.fromkeys(close))}? `names` says what a tensor is called in the model"
+    return f"it has {', '.join(known[:5])}{', ...' if len(known) > 5 else ''}" if known else "it has none"
+
+
+def _fitted(value: ir.Value, given: Any, key: str) -> ir.TensorProtocol:
+    tensor = value.const_value
+    assert tensor is not None
+    array = to_numpy(given) if is_torch(given) else np.asarray(given)
+    if tensor.dtype == ir.DataType.STRING:
+        raise InputError(f"the weight '{value.name}' holds texts", next_step="leave it out")
+    array = same_dtype(array, tensor.dtype, f"weight '{value.name}'")
+    if array.shape != tuple(tensor.shape.numpy()):
+        raise InputError(
+            f"the weight '{value.name}' is {list(tensor.shape.numpy())}, '{key}' of the source is {list(array.shape)}",
+            next_step="give it in that shape; an export may have transposed or folded what PyTorch has",
+        )
+    return ir.Tensor(array, dtype=tensor.dtype, name=value.name, doc_string=tensor.doc_string)
+
+
+# Turn weights into inputs, and inputs into weights.
+
+
+# --- a weight becomes an input ----------------------------------------------------------------------------------------
+
+
+@unproves
+def to_input(model: ir.Model, name: str) -> int:
+    """Make a weight, or what a Constant node gives, an input of the model. Its numbers are dropped, unread.
+
+    An input that has a default value loses it, and must be given from then on.
+
+    Args:
+        model: changed in place.
+        name: of the tensor; it may be inside a branch or body.
+
+    Returns:
+        1.
+
+    Raises:
+        InputError: there is no such constant, or it cannot be reached from outside.
+
+    Example:
+        >>> tp.graph.to_input(model, "anchors")
+    """
+    value = _constant(model, name)
+    tensor = ir.convenience.get_const_tensor(value)
+    assert tensor is not None
+    node, new = value.producer(), value
+    if node is not None:
+        new = ir.Value(name=name, doc_string=value.doc_string, metadata_props=dict(value.metadata_props))
+        if ANNOTATION in value.meta:
+            new.meta[ANNOTATION] = value.meta[ANNOTATION]
+        value.replace_all_uses_with(new, replace_graph_outputs=True)
+        take_out([node])
+    else:
+        assert isinstance(value.graph, ir.Graph)
+        del value.graph.initializers[name]
+    new.const_value, new.type, new.shape = None, ir.TensorType(tensor.dtype), ir.Shape(tensor.shape.numpy())
+    if not new.is_graph_input():
+        model.graph.inputs.append(new)
+    return 1
+
+
+def _constant(model: ir.Model, name: str) -> ir.Value:
+    graphs = [model.graph, *model.graph.subgraphs()]
+    found = [v for g in graphs for v in dict.fromkeys(values_of(g)) if v.name == name]
+    if not found:
+        raise _not_outside(model, name)
+    value = found[0]
+    if not value.is_initializer() and not is_constant(value.producer()):
+        producer = value.producer()
+        why = f"{where(producer)} computes it" if producer is not None else "it is an input already"
+        raise InputError(f"'{name}' is no constant: {why}", next_step="name a weight, or what a Constant node gives")
+    inside = value not in set(values_of(model.graph))
+    if len(found) > 1 or (inside and value.is_graph_output()):
+        why = "several branches have one of that name" if len(found) > 1 else "it is the result of a branch"
+        raise InputError(
+            f"'{name}' cannot become an input: {why}", next_step="rename one, or replace it by an Identity"
+        )
+    return value
+
+
+def _not_outside(model: ir.Model, name: str) -> InputError:
+    for function in model.functions.values():
+        if any(v.name == name for g in (function.graph, *function.graph.subgraphs()) for v in values_of(g)):
+            return InputError(
+                f"'{name}' is inside the function '{function.domain}::{function.name}'",
+                next_step="write the function out first: tp.graph.inline, or --inline",
+            )
+    every = {str(v.name) for g in (model.graph, *model.graph.subgraphs()) for v in values_of(g)}
+    return unknown(name, "weight", every)
+
+
+# --- an input becomes a weight ----------------------------------------------------------------------------------------
+
+
+@unproves
+def to_constant(model: ir.Model, name: str, value: Any) -> int:
+    """Make an input of the model a weight. A dynamic dimension whose size that settles gets it everywhere.
+
+    Args:
+        model: changed in place.
+        name: of the input.
+        value: an array or tensor of its dtype, numbers or a list of numbers, or the path of a ``.npy``. A single
+            number fills an input of fixed shape.
+
+    Returns:
+        1.
+
+    Raises:
+        InputError: there is no such input, the value does not fit it, or the model contradicts it.
+
+    Example:
+        >>> tp.graph.to_constant(model, "threshold", 0.5)
+    """
+    inputs = {str(v.name): v for v in model.graph.inputs}
+    if name not in inputs:
+        raise unknown(name, "input", inputs)
+    given = inputs[name]
+    if not isinstance(given.type, ir.TensorType) or given.dtype is None:
+        raise InputError(f"the input '{name}' is no tensor, so it cannot be a weight", next_step="choose another input")
+    tensor = tensor_for(given, value)
+    sizes = _sizes(given, tensor)
+    attempt(model, lambda: _settle(model, given, tensor, sizes), f"'{name}' cannot be that")
+    return 1
+
+
+def _sizes(given: ir.Value, tensor: ir.TensorProtocol) -> dict[str, int]:
+    """The size of each dynamic dimension that the value settles."""
+    shape, found = tuple(tensor.shape.numpy()), dict[str, int]()
+    if given.shape is None:
+        return found
+    fits = len(shape) == len(given.shape)
+    for dim, size in zip(given.shape, shape, strict=False):
+        if isinstance(dim, int):
+            fits = fits and dim == size
+        elif dim.value is not None:
+            fits = fits and found.setdefault(dim.value, size) == size
+    if not fits:
+        raise InputError(
+            f"the input '{given.name}' is {given.shape}, what is given is [{','.join(map(str, shape))}]",
+            next_step="give it in that shape",
+        )
+    return {name: size for name, size in found.items() if name.isidentifier()}
+
+
+def _settle(model: ir.Model, given: ir.Value, tensor: ir.TensorProtocol, sizes: Mapping[str, int]) -> Undo:
+    shapes = [(v, v.shape) for v in each_value(model)]
+    place, default, version = list(model.graph.inputs).index(given), given.const_value, model.ir_version
+    model.graph.inputs.pop(place)  # del would leave it marked as an input
+    given.const_value, given.shape = tensor, ir.Shape(tensor.shape.numpy())
+    model.graph.register_initializer(given)
+    model.ir_version = max(version, 4)  # before, weights had to be inputs
+    for value in each_value(model):
+        change_dims(value, lambda text: _at(text, sizes))
+    _sharpen(model)
+    restore = infer_again(model)
+
+    def undo() -> None:
+        restore()
+        given.const_value, model.ir_version = default, version
+        if default is None:
+            del model.graph.initializers[str(given.name)]
+        model.graph.inputs.insert(place, given)
+        for value, shape in shapes:
+            value.shape = shape
+
+    return undo
+
+
+def _at(text: str, sizes: Mapping[str, int]) -> str | int:
+    if text in sizes or not any(name in text for name in sizes):
+        return sizes.get(text, text)
+    try:
+        found = ir.SymbolicDim(text).evaluate(sizes)
+    except ValueError:
+        return text  # no expression, only a name that looks like one
+    return found if isinstance(found, int) else str(found.value)
+
+
+def _sharpen(model: ir.Model) -> None:
+    """Dimensions that a known value makes known: of what is reshaped by it, say."""
+    try:
+        proto = onnx.shape_inference.infer_shapes(without_weights(model), data_prop=True)
+    except onnx.shape_inference.InferenceError:
+        return  # the check of the whole edit says what is wrong
+    for graph, typed in zip(model.graphs(), ir.from_proto(proto).graphs(), strict=True):
+        known = ir.convenience.create_value_mapping(typed)
+        for value in values_of(graph):
+            found = known[value.name].shape if value.name in known else None
+            if value.shape is not None and found is not None and len(found) == len(value.shape):
+                dims = [b if isinstance(b, int) else a for a, b in zip(value.shape, found, strict=True)]
+                value.shape = ir.Shape(dims)

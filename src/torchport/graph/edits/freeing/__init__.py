@@ -1,1 +1,0 @@
-"""Make a dimension of an exported model dynamic, and let the whole graph follow."""

@@ -1,1 +1,0 @@
-"""Put nodes that come from elsewhere into a model."""

@@ -1,1 +1,0 @@
-"""Where in a model some nodes are."""
