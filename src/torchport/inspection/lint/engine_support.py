@@ -24,7 +24,7 @@ from torchport.irtools.traversal import all_nodes
 from torchport.irtools.types import dtype_name, is_own, operator_name
 
 
-def faults(proto: ModelProto, engine: str) -> Iterator[Fault]:
+def kernel_faults(proto: ModelProto, engine: str) -> Iterator[Fault]:
     """Args: a well-formed model without its large weights, and the engine's name."""
     too_new = _too_new(proto, engine)
     if too_new is not None:
