@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 
 import torchport as tp
 from torchport.cli.main import VERBS, cli
-from torchport.operators import registries
+from torchport.torch_compat import registries
 
 MODEL = """
 import torch

@@ -15,7 +15,8 @@ import torch
 
 import torchport as tp
 from torchport.capture import repairs
-from torchport.operators import library, registering, registries
+from torchport.operators import library, registering
+from torchport.torch_compat import registries
 
 # What some release of torch lacks; on any other, a name that is not found is a mistake.
 LACKED = {

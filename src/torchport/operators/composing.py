@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from torchport.errors import OptionError
-from torchport.operators import registries
+from torchport.torch_compat import registries
 
 _registered: dict[str, Callable[..., Any]] = {}
 

@@ -25,7 +25,8 @@ import torch
 
 from torchport.engines.onnxruntime import kernel_libraries
 from torchport.errors import CaptureError, OptionError
-from torchport.operators import registries, shapes
+from torchport.operators import shapes
+from torchport.torch_compat import registries
 
 _NAME = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*")
 _NODE = re.compile(r"[A-Za-z_][\w.]*::[A-Za-z_]\w*")

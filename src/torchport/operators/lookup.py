@@ -11,9 +11,10 @@ from typing import Any
 import torch
 
 from torchport.errors import OptionError
-from torchport.operators import composing, defining, library, onnx_operators, registries, symbolic
+from torchport.operators import composing, defining, library, onnx_operators, symbolic
 from torchport.operators.onnx_operators import OnnxOperator
-from torchport.operators.registries import Written
+from torchport.torch_compat import registries
+from torchport.torch_compat.registries import Written
 
 _SPACES = {"linalg_": torch.linalg, "special_": torch.special, "fft_": torch.fft}
 # where the Python name differs from the operator's

@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeVar
 
 import torch
 
-from torchport.operators import registries
+from torchport.torch_compat import registries
 
 Kind = Literal["translation", "composition", "repair"]
 Function = TypeVar("Function", bound=Callable[..., Any])

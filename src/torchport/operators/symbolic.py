@@ -27,7 +27,8 @@ import torch
 
 from torchport.errors import OptionError
 from torchport.irtools import types
-from torchport.operators import calls, registries
+from torchport.operators import calls
+from torchport.torch_compat import registries
 
 Symbolic = Callable[..., Any]
 

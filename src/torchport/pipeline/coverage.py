@@ -10,15 +10,16 @@ from typing import Any
 import torch
 
 from torchport.capture.blame import line_of_stack
-from torchport.capture.rewrite.operators import translations as flow_translations
 from torchport.capture.routes import export
 from torchport.capture.routes.base import Request
 from torchport.errors import CaptureError
-from torchport.operators import lookup, registries
+from torchport.operators import lookup
 from torchport.operators.composing import operator_calls
 from torchport.operators.lowering import Lowerings
 from torchport.pipeline.job import Job
 from torchport.process import silence
+from torchport.torch_compat import registries
+from torchport.torch_compat.higher_order import translations as flow_translations
 
 _OPSET = 20  # what `export` takes by itself
 

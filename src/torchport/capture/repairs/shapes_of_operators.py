@@ -14,7 +14,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from torchport.capture.repairs.repair import capture_repair
-from torchport.operators import registries, shapes
+from torchport.operators import shapes
+from torchport.torch_compat import registries
 
 _OF_TORCH = ("aten", "prims", "prim", "torchport", "quantized", "quantized_decomposed", "higher_order")
 

@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from torchport.operators import registries
+from torchport.torch_compat import registries
 
 SQUARE_ROOT: Callable[..., Any] | None = registries.python_function("torch._sym_sqrt")  # None where torch lacks it
 

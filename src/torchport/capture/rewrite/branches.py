@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-from torchport.capture.ones import surely
 from torchport.capture.rewrite.attributes import carrying
 from torchport.capture.rewrite.items import Items, items_of
 from torchport.capture.rewrite.lifting import (
@@ -27,10 +26,11 @@ from torchport.capture.rewrite.lifting import (
 )
 from torchport.capture.rewrite.loops import Loop
 from torchport.capture.rewrite.merging import copies, fitted, merged
-from torchport.capture.rewrite.operators import choice, known_symbols
 from torchport.capture.rewrite.padding import tell_sizes
 from torchport.capture.rewrite.refusal import RewriteError
 from torchport.capture.rewrite.rows import OpenList, as_number_tensor
+from torchport.torch_compat.higher_order import choice, known_symbols
+from torchport.torch_compat.shape_env import surely
 
 
 def cond(test: Any, then: Callable[..., Any], otherwise: Callable[..., Any], *state: Any) -> Any:

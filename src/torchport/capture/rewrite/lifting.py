@@ -22,8 +22,8 @@ from torch.utils import _pytree as pytree
 from torchport.capture.rewrite.attributes import Place, undone
 from torchport.capture.rewrite.items import Items
 from torchport.capture.rewrite.objects import parts_of
-from torchport.capture.rewrite.operators import apart, fake_mode
 from torchport.capture.rewrite.rows import OpenList, Rows
+from torchport.torch_compat.higher_order import apart, fake_mode
 
 
 class _Boundary(TorchFunctionMode):

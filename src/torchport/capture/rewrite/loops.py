@@ -26,10 +26,10 @@ from torchport.capture.rewrite.merging import (
     places_in,
     same,
 )
-from torchport.capture.rewrite.operators import fresh_size, known_symbols, loop, symbols_of
 from torchport.capture.rewrite.refusal import RewriteError
 from torchport.capture.rewrite.rows import Columns, Ragged, Rows, as_number_tensor
 from torchport.capture.rewrite.sharing import look_for_shared
+from torchport.torch_compat.higher_order import fresh_size, known_symbols, loop, symbols_of
 
 _ROUNDS = 8  # rehearsals until what a loop carries stays the same
 

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from torchport.capture.rewrite.operators import symbols_of
 from torchport.capture.rewrite.refusal import RewriteError
 from torchport.capture.rewrite.rows import Columns, OpenList, Ragged, Rows, as_number_tensor as as_number_tensor
+from torchport.torch_compat.higher_order import symbols_of
 
 
 class Unset:

@@ -16,7 +16,7 @@ import sympy  # torch brings it along
 import torch
 
 from torchport.capture.rewrite.lifting import unrecorded
-from torchport.capture.rewrite.operators import fake_mode, symbols_of
+from torchport.torch_compat.higher_order import fake_mode, symbols_of
 
 
 def tell_sizes(test: Any, result: torch.Tensor, left: Any, right: Any, known: set[Any]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from torchport.capture.ones import surely
+from torchport.torch_compat.shape_env import surely
 
 slice_ = slice
 

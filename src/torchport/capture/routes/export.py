@@ -15,9 +15,6 @@ from torchport.capture.guards import Challenge, Guard, challenges
 from torchport.capture.origins import complete_metadata
 from torchport.capture.repairs import for_failed_capture, for_failed_translation, repaired
 from torchport.capture.repairs.empty_shapes import mean_zero
-from torchport.capture.repairs.exact_constants import exact_constants
-from torchport.capture.repairs.half_reductions import half_reductions
-from torchport.capture.repairs.quick_patterns import quick_patterns
 from torchport.capture.repairs.weights_alone import computed, weights_alone
 from torchport.capture.repairs.written_out import WRITTEN_OUT, kept
 from torchport.capture.routes.base import Captured, Request
@@ -27,6 +24,7 @@ from torchport.operators import composing, library, lowering, symbolic
 from torchport.operators.lowering import Lowerings
 from torchport.process import silence
 from torchport.results import Dim
+from torchport.torch_compat.exporter import exact_constants, half_reductions, quick_patterns
 
 LOWEST_OPSET = 18  # torch's translations are written for this one; below, the graph is converted
 HIGHEST_OPSET = 23  # torch 2.13 converts its own translations up to this one

@@ -20,7 +20,6 @@ from torchport.capture.places import Site
 from torchport.capture.rewrite.attributes import watching
 from torchport.capture.rewrite.looks import sites_looked_at
 from torchport.capture.rewrite.merging import DifferentBranchesError
-from torchport.capture.rewrite.operators import translations
 from torchport.capture.rewrite.plan import Plan, Rewritten
 from torchport.capture.rewrite.refusal import RewriteError
 from torchport.capture.rewrite.rows import StackedRows
@@ -33,6 +32,7 @@ from torchport.capture.structure import Call
 from torchport.errors import CaptureError
 from torchport.process import silence
 from torchport.results import Dim, Finding
+from torchport.torch_compat.higher_order import translations
 
 NOTHING = "the capture named no line to rewrite"
 NOT_AT_IT = "there is nothing to rewrite at the line"
