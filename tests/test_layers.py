@@ -26,8 +26,8 @@ OLD = {"records", "silence", "memory", "metadata", "health", "pipeline", "compar
 # References against the order that are still there: (module, imported module). The list may only shrink.
 AGAINST: set[tuple[str, str]] = {
     ("torchport.engines.custom_operators", "torchport.operators"),
-    ("torchport.engines.custom_operators", "torchport.operators.calls"),
-    ("torchport.engines.custom_operators", "torchport.operators.defining"),
+    ("torchport.engines.custom_operators", "torchport.operators.pytorch_calls"),
+    ("torchport.engines.custom_operators", "torchport.operators.definition"),
 }
 
 

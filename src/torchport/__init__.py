@@ -32,8 +32,8 @@ if TYPE_CHECKING:
         TorchportError as TorchportError,
     )
     from torchport.health import doctor as doctor
-    from torchport.operators.composing import composition as composition
-    from torchport.operators.defining import Operator as Operator, operator as operator
+    from torchport.operators.composition import composition as composition
+    from torchport.operators.definition import Operator as Operator, operator as operator
     from torchport.operators.symbolic import symbolic as symbolic
     from torchport.pipeline.comparing import compare as compare
     from torchport.pipeline.exporting import export as export
@@ -59,8 +59,8 @@ __getattr__, __dir__, __all__ = lazy_names(
         "torchport.graph": "=graph",
         "torchport.health": "doctor",
         "torchport.operators": "=operators",
-        "torchport.operators.composing": "composition",
-        "torchport.operators.defining": "Operator operator",
+        "torchport.operators.composition": "composition",
+        "torchport.operators.definition": "Operator operator",
         "torchport.operators.symbolic": "symbolic",
         "torchport.pipeline.comparing": "compare",
         "torchport.pipeline.exporting": "export",

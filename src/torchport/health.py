@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from torchport.operators.registering import LeftOut
+    from torchport.operators.registration import LeftOut
 
 Status = Literal["ok", "missing", "wrong", "optional"]
 
@@ -142,13 +142,13 @@ def _providers() -> str:
 def _operators() -> list[Check]:
     """The operator library: its files that do not load, and the operators that this torch lacks."""
     try:
-        from torchport.operators import library, registering
+        from torchport.operators import library, registration
     except Exception as error:  # noqa: BLE001 - as above
         return [_broken("library", str(error))]
     entries = library.registered()
     count = len({entry.name for entry in entries})
     files = [_broken(one.name, one.reason) for one in library.left_out() if one.kind == "file"]
-    lacking = _lacking("library", count, registering.left_out(entries))
+    lacking = _lacking("library", count, registration.left_out(entries))
     complete = Check("operators", "library", "ok", f"{count} operators, none left out")
     return [*files, *(lacking or [complete]), *_repairs()]
 
@@ -157,11 +157,11 @@ def _repairs() -> list[Check]:
     """The functions of torch that repairs replace and this torch lacks."""
     try:
         from torchport.capture import repairs
-        from torchport.operators import registering
+        from torchport.operators import registration
     except Exception as error:  # noqa: BLE001 - as above
         return [_broken("repairs", str(error))]
     entries = repairs.registered()
-    return _lacking("repairs", len({entry.name for entry in entries}), registering.left_out(entries))
+    return _lacking("repairs", len({entry.name for entry in entries}), registration.left_out(entries))
 
 
 def _broken(name: str, reason: str) -> Check:

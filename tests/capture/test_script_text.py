@@ -20,7 +20,7 @@ from torchport.capture.program_text import Refusal
 from torchport.capture.script_text import check_script
 from torchport.capture.sources import load_source
 from torchport.errors import SourceError, UntrustedError
-from torchport.operators.defining import forget
+from torchport.operators.definition import forget
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning")
 

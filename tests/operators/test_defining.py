@@ -19,7 +19,7 @@ import torchport as tp
 from torchport.cli.main import cli
 from torchport.engines.onnxruntime import headers, kernel_libraries
 from torchport.errors import EngineError, OptionError
-from torchport.operators import defining
+from torchport.operators import definition
 
 KERNELS = Path(__file__).parent / "kernels" / "everything.cc"
 
@@ -27,8 +27,8 @@ KERNELS = Path(__file__).parent / "kernels" / "everything.cc"
 @pytest.fixture(autouse=True)
 def forgotten() -> Iterator[None]:
     yield
-    for name in defining.defined():
-        defining.forget(name)
+    for name in definition.defined():
+        definition.forget(name)
 
 
 def scale_add() -> tp.Operator:
@@ -184,7 +184,7 @@ def test_a_lowering_is_written_out_or_kept_as_a_body(lowering: Any, kept: bool, 
     nodes = [n.op_type for n in exported.model.graph if n.domain == "tests"]
     assert nodes == (["ScaleAdd", "ScaleAdd"] if kept else [])
     assert not exported.findings  # a body needs neither kernel nor PyTorch
-    defining.forget("tests::scale_add")
+    definition.forget("tests::scale_add")
     x = torch.randn(5, 4)
     torch.testing.assert_close(tp.session(tmp_path / "m.onnx")(x), model(x), rtol=1e-4, atol=1e-5)
     onnx.checker.check_model(str(tmp_path / "m.onnx"), full_check=True)
@@ -263,7 +263,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     op.kernel(KERNELS)
     path = tmp_path_factory.mktemp("saved") / "m.onnx"
     tp.export(lambda a, b: op(a, b), (torch.randn(3), torch.randn(3)), output=path)
-    defining.forget("tests::scale_add")
+    definition.forget("tests::scale_add")
     return path
 
 
@@ -396,8 +396,8 @@ def test_kernels_of_one_domain_may_be_in_several_files(tmp_path: Path) -> None:
     x = torch.randn(3)
     torch.testing.assert_close(tp.session(exported.model)(x), (x + 1) * 2 - 1)
     apart = [kernel_libraries.build([tmp_path / f"{name}.cc"]) for name in ("plus", "minus")]
-    defining.forget("tests::plus")
-    defining.forget("tests::minus")
+    definition.forget("tests::plus")
+    definition.forget("tests::minus")
     with pytest.raises(EngineError, match="one library for a domain"):
         tp.session(exported.model, libraries=apart)
 
@@ -491,7 +491,7 @@ def test_a_new_operator_works_as_it_is_written(tmp_path: Path) -> None:
     target = str(tmp_path / "net.onnx")
     exported = run.invoke(cli, ["export", f"{file}:Net", "--dynamic", "x:0=batch", "-o", target])
     assert exported.exit_code == 0, exported.output
-    defining.forget("mylib::my_op")
+    definition.forget("mylib::my_op")
     for given in (file, str(tmp_path / "libmy_op.so")):
         ran = run.invoke(cli, ["run", target, "-i", "x=float32[3,8]", "--library", given])
         assert ran.exit_code == 0, ran.output

@@ -21,7 +21,7 @@ from torchport.cli.main import cli
 from torchport.engines import custom_operators
 from torchport.engines.onnxruntime import headers, kernel_libraries
 from torchport.errors import EngineError, OptionError
-from torchport.operators import defining
+from torchport.operators import definition
 
 KERNELS = Path(__file__).parent / "kernels" / "everything.cc"
 OWN = values.Opset("tests", 1)
@@ -30,8 +30,8 @@ OWN = values.Opset("tests", 1)
 @pytest.fixture(autouse=True)
 def forgotten() -> Iterator[None]:
     yield
-    for name in defining.defined():
-        defining.forget(name)
+    for name in definition.defined():
+        definition.forget(name)
 
 
 def same(function: Any, given: tuple[Any, ...], *, route: str = "export") -> Any:
@@ -307,7 +307,7 @@ def test_the_garbage_collector_may_take_options_before_the_session() -> None:
     assert session.run(None, feeds)[0].tolist() == [4.0, 4.0, 4.0]
     del session
     gc.collect()
-    defining.forget("tests::gc_add")
+    definition.forget("tests::gc_add")
 
 
 def test_saving_by_hand_leaves_no_marks(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import torch
 
 import torchport as tp
 from torchport.capture import repairs
-from torchport.operators import library, registering
+from torchport.operators import library, registration
 from torchport.torch_compat import registries
 
 # What some release of torch lacks; on any other, a name that is not found is a mistake.
@@ -38,11 +38,11 @@ Add = Callable[[str, str], None]
 @pytest.fixture
 def add(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Add]:
     """Add a file to the library, for the time of a test."""
-    monkeypatch.setattr(registering, "_registered", dict(registering._registered))
+    monkeypatch.setattr(registration, "_registered", dict(registration._registered))
     before = set(sys.modules)
 
     def write(name: str, text: str) -> None:
-        imports = "from torchport.operators.registering import composes, translates\n"
+        imports = "from torchport.operators.registration import composes, translates\n"
         (tmp_path / f"{name}.py").write_text(imports + text)
         importlib.invalidate_caches()
         monkeypatch.setattr(library, "__path__", [*library.__path__, str(tmp_path)])
@@ -58,10 +58,10 @@ def checks() -> list[Any]:
 
 
 def test_every_operator_is_there_or_known_to_be_lacked_by_a_release() -> None:
-    missing = {one.name for one in (*library.left_out(), *registering.left_out(repairs.registered()))}
+    missing = {one.name for one in (*library.left_out(), *registration.left_out(repairs.registered()))}
     assert missing <= LACKED.keys()
     entries = [e for e in library.registered() if e.name.partition("::")[0] not in OF_PACKAGES]
-    assert {e.name for e in entries if registering.operator_of(e) is None} == missing
+    assert {e.name for e in entries if registration.operator_of(e) is None} == missing
 
 
 def test_no_operator_is_registered_twice() -> None:
@@ -95,7 +95,7 @@ def test_an_operator_that_torch_lacks_is_left_out_and_listed(add: Add) -> None:
     assert after.keys() - before.keys() == {torch.ops.aten.hash_tensor.default}
     assert before.items() <= after.items()
     release = torch.__version__.partition("+")[0]
-    listed = registering.LeftOut("operator", "aten::made_up.default", f"not in torch {release}")
+    listed = registration.LeftOut("operator", "aten::made_up.default", f"not in torch {release}")
     assert listed in library.left_out()
     [check] = checks()
     assert check.status == "optional"
@@ -122,7 +122,9 @@ def test_a_file_that_does_not_load_takes_no_other_down(add: Add) -> None:
     add("broken_on_purpose", broken)
     assert library.compositions() == before
     [one] = [one for one in library.left_out() if one.kind == "file"]
-    assert one == registering.LeftOut("file", "operators/library/broken_on_purpose.py", "AttributeError: no such thing")
+    assert one == registration.LeftOut(
+        "file", "operators/library/broken_on_purpose.py", "AttributeError: no such thing"
+    )
     health = tp.doctor()
     assert not health.healthy
     assert "✗ operators/library/broken_on_purpose.py does not load: AttributeError: no such thing" in str(health)
@@ -147,7 +149,7 @@ def test_models_are_exported_where_torch_has_neither_cholesky_nor_qr(monkeypatch
 
 def test_a_repair_for_a_function_that_torch_lacks_is_left_out_and_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     hide(monkeypatch, "torch.cov")
-    repaired = registering.found(repairs.registered())
+    repaired = registration.found(repairs.registered())
     assert torch.cov not in repaired
     assert torch.Tensor.cov in repaired
     assert "torch.cov is not in torch" in str(tp.doctor())
@@ -155,6 +157,6 @@ def test_a_repair_for_a_function_that_torch_lacks_is_left_out_and_listed(monkeyp
 
 def test_doctor_has_one_line_where_nothing_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     names = len({entry.name for entry in library.registered()})
-    monkeypatch.setattr(registering, "left_out", lambda entries: ())
+    monkeypatch.setattr(registration, "left_out", lambda entries: ())
     [check] = checks()
     assert (check.status, check.detail) == ("ok", f"{names} operators, none left out")

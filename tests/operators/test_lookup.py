@@ -12,7 +12,7 @@ from click.testing import CliRunner
 import torchport as tp
 from torchport.cli.main import cli
 from torchport.errors import OptionError
-from torchport.operators import lookup, onnx_operators
+from torchport.operators import catalog, onnx_catalog
 
 
 def ops(*arguments: str) -> tuple[int, str]:
@@ -28,7 +28,7 @@ def test_a_part_of_a_name_finds_torchs_and_onnxs_operators() -> None:
 
 def test_a_torch_operator_tells_its_way_to_onnx() -> None:
     asinh = tp.operators.show("asinh")
-    assert isinstance(asinh, lookup.TorchOperator)
+    assert isinstance(asinh, catalog.TorchOperator)
     assert asinh.name == "aten::asinh"
     assert "aten::asinh(Tensor self) -> Tensor" in asinh.schemas
     assert "torch.asinh" in asinh.calls
@@ -40,7 +40,7 @@ def test_a_torch_operator_tells_its_way_to_onnx() -> None:
 @pytest.mark.parametrize("name", ["aten::upsample_bicubic2d", "aten.upsample_bicubic2d.vec", "upsample_bicubic2d"])
 def test_an_operator_may_be_named_as_people_do(name: str) -> None:
     found = tp.operators.show(name)
-    assert isinstance(found, lookup.TorchOperator)
+    assert isinstance(found, catalog.TorchOperator)
     assert found.name == "aten::upsample_bicubic2d"
     assert any("Resize" in m.onnx and m.since == 11 for m in found.mappings)
     assert {r for m in found.mappings for r in m.routes} == {"export", "rewrite", "script", "trace"}
@@ -49,14 +49,14 @@ def test_an_operator_may_be_named_as_people_do(name: str) -> None:
 
 def test_an_operator_of_our_library_is_said_to_be_ours() -> None:
     found = tp.operators.show("aten::masked_select")
-    assert isinstance(found, lookup.TorchOperator)
+    assert isinstance(found, catalog.TorchOperator)
     assert found.mappings[0].where.startswith("torchport/operators/library/masked_select.py:")
     assert "Compress" in found.mappings[0].onnx
 
 
 def test_an_onnx_operator_tells_its_history_types_and_kernels() -> None:
     resize = tp.operators.show("Resize")
-    assert isinstance(resize, onnx_operators.OnnxOperator)
+    assert isinstance(resize, onnx_catalog.OnnxOperator)
     versions = dict(resize.versions)
     assert versions[10] == "introduced"
     assert "+ attribute cubic_coeff_a" in versions[11]
@@ -142,16 +142,16 @@ def test_an_operator_defined_once_is_known() -> None:
     import torch
 
     import torchport as tp
-    from torchport.operators import defining
+    from torchport.operators import definition
 
     @tp.operator("torchport_tests::known", schema="(Tensor a) -> Tensor")
     def known(a):  # type: ignore[no-untyped-def]
         return a + 1
 
     known.onnx("torchport_tests::Known")
-    found = lookup.show("torchport_tests::known")
-    assert isinstance(found, lookup.TorchOperator)
+    found = catalog.show("torchport_tests::known")
+    assert isinstance(found, catalog.TorchOperator)
     assert found.mappings[0].onnx == ("torchport_tests::Known",)
     counted = tp.operators.coverage(lambda x: known(x) * 2, (torch.randn(3),))
     assert counted.supported
-    defining.forget("torchport_tests::known")
+    definition.forget("torchport_tests::known")

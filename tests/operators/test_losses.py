@@ -10,8 +10,7 @@ import torch
 from torch.nn import functional
 
 import torchport as tp
-from torchport.operators.library.cross_entropy import cross_entropy
-from torchport.operators.library.ctc_loss import ctc_loss
+from torchport.operators.library.losses import cross_entropy, ctc_loss
 
 
 def close(got: Any, want: Any, **tolerance: float) -> None:

@@ -11,9 +11,8 @@ from torch.nn import functional
 
 import torchport as tp
 from torchport.operators import library
-from torchport.operators.library.combinations import combinations
-from torchport.operators.library.covariance import corrcoef, cov
-from torchport.operators.library.lstsq import lstsq
+from torchport.operators.library.linalg_solve import lstsq
+from torchport.operators.library.statistics import combinations, corrcoef, cov
 
 aten: Any = torch.ops.aten
 

@@ -13,7 +13,7 @@ from torch.onnx.symbolic_helper import parse_args
 
 import torchport as tp
 from torchport.errors import OptionError
-from torchport.operators import composing
+from torchport.operators import composition
 from torchport.operators.symbolic import forget
 
 library = torch.library.Library("torchport_tests", "DEF")
@@ -155,7 +155,7 @@ def test_a_plain_pytorch_function_may_stand_for_an_operator() -> None:
     try:
         assert operators(exported(ScaledSum(), "export")) == ["Cos", "Mul", "ReduceSum", "Add"]
     finally:
-        composing.forget("torchport_tests::scaled_sum")
+        composition.forget("torchport_tests::scaled_sum")
     with pytest.raises(tp.CaptureError, match="scaled_sum"):
         exported(ScaledSum(), "export")
     with pytest.raises(OptionError, match="names no operator"):

@@ -155,6 +155,6 @@ def _takes_only_numbers(schema: Any) -> bool:
 
 
 def _is_the_users(name: str) -> bool:
-    from torchport.operators.defining import defined
+    from torchport.operators.definition import defined
 
     return name in defined()

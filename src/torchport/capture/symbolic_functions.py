@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.fx.experimental import proxy_tensor
 
-from torchport.operators import shapes, symbolic
+from torchport.operators import fake_shapes, symbolic
 
 USED = "autograd functions translated by their symbolic"
 
@@ -77,10 +77,10 @@ def _called(function: Function, plain: Callable[..., Any], arguments: Sequence[A
         full = list(rest)
         for place, tensor in zip(places, given, strict=True):
             full[place] = tensor
-        return _listed(shapes.inferred(plain, full, function.__name__))
+        return _listed(fake_shapes.inferred(plain, full, function.__name__))
 
     with proxy_tensor.disable_proxy_modes_tracing():
-        answer = shapes.inferred(plain, list(arguments), function.__name__)
+        answer = fake_shapes.inferred(plain, list(arguments), function.__name__)
     key = (function, len(arguments), len(_listed(answer)), _as_key(rest), tuple(places))
     operator = _operators.get(key) if _as_key(rest) is not None else None
     if operator is None:

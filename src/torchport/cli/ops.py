@@ -13,8 +13,8 @@ from torchport.cli.given import gather, load, model_options
 from torchport.cli.show import common, print_json, progress
 
 if TYPE_CHECKING:
-    from torchport.operators.lookup import TorchOperator
-    from torchport.operators.onnx_operators import OnnxOperator
+    from torchport.operators.catalog import TorchOperator
+    from torchport.operators.onnx_catalog import OnnxOperator
     from torchport.pipeline.coverage import Coverage
 
 _MOST = 40  # names shown without --all
@@ -47,11 +47,11 @@ def find(text: str, as_json: bool, quiet: bool) -> None:
     with progress(quiet or as_json) as say:
         say("loading")
         from torchport.errors import OptionError
-        from torchport.operators import lookup
+        from torchport.operators import catalog
 
-        found = lookup.find(text)
+        found = catalog.find(text)
         if not found:
-            close = lookup.closest(text)
+            close = catalog.closest(text)
             raise OptionError(
                 f"no operator has '{text}' in its name",
                 next_step=f"did you mean {', '.join(close)}?" if close else "give a shorter part of the name",
@@ -69,12 +69,12 @@ def show(name: str, as_json: bool, quiet: bool) -> None:
     """Show all there is to know of one operator: aten::asinh, asinh, Resize."""
     with progress(quiet or as_json) as say:
         say("loading")
-        from torchport.operators import lookup
+        from torchport.operators import catalog
 
-        found = lookup.show(name)
+        found = catalog.show(name)
     if as_json:
         print_json(found.to_json())
-    elif isinstance(found, lookup.TorchOperator):
+    elif isinstance(found, catalog.TorchOperator):
         _print_lines(_torch_lines(found))
     else:
         _print_lines(_onnx_lines(found))
@@ -88,9 +88,9 @@ def list_(missing: bool, everything: bool, as_json: bool, quiet: bool) -> None:
     """List aten operators."""
     with progress(quiet or as_json) as say:
         say("loading")
-        from torchport.operators import lookup
+        from torchport.operators import catalog
 
-        found = lookup.missing() if missing else lookup.aten_names()
+        found = catalog.missing() if missing else catalog.aten_names()
     if as_json:
         print_json(found)
     else:

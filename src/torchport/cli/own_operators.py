@@ -12,7 +12,7 @@ import click
 from torchport.cli.show import common, print_json, progress
 
 if TYPE_CHECKING:
-    from torchport.operators.defining import Operator
+    from torchport.operators.definition import Operator
 
 include_option = click.option(
     "--ort-include", metavar="FOLDER", help="ONNX Runtime's C++ headers.  [default: found, see `torchport doctor`]"
@@ -29,7 +29,7 @@ def new(name: str, folder: str, as_json: bool, quiet: bool) -> None:
     \b
     torchport ops new mylib::my_op
     """
-    from torchport.operators.starting import start
+    from torchport.operators.new_operator import start
 
     written = start(name, Path(folder))
     if as_json:
@@ -77,13 +77,13 @@ def build(
 
 def _by_domain(own: list[Operator], include: str | None, again: bool) -> dict[str, Path]:
     """The library of each operator: the kernels of one domain are in one."""
-    from torchport.operators import defining
+    from torchport.operators import definition
 
     found: dict[str, Path] = {}
     for op in own:
         domain = str(op.node_name).partition("::")[0]
         together = [o for o in own if o.has_sources and str(o.node_name).partition("::")[0] == domain]
-        found[op.name] = defining.libraries(together if op.has_sources else [op], include=include, again=again)[0]
+        found[op.name] = definition.libraries(together if op.has_sources else [op], include=include, again=again)[0]
     return found
 
 
@@ -157,14 +157,14 @@ def defined_in(file: str) -> list[Operator]:
     """The operators a Python file defines. Its code runs, as it would under `python`."""
     from torchport.capture.user_code import import_file
     from torchport.errors import OptionError
-    from torchport.operators import defining
+    from torchport.operators import definition
 
     if not file.endswith(".py") or not Path(file).is_file():
         raise OptionError(f"there is no file '{file}' of operators", next_step="give a .py that uses @tp.operator")
-    before = defining.defined()
+    before = definition.defined()
     with contextlib.redirect_stdout(sys.stderr):  # what the user's file prints is no part of the result
         import_file(Path(file))
-    own = [op for name, op in defining.defined().items() if before.get(name) is not op]
+    own = [op for name, op in definition.defined().items() if before.get(name) is not op]
     if not own:
         raise OptionError(f"{file} defines no operator", next_step='use @tp.operator("mylib::my_op")')
     return own

@@ -22,7 +22,7 @@ from onnx_ir.passes.common import InlinePass
 from torchport.engines.onnxruntime import kernel_libraries
 from torchport.errors import EngineError
 from torchport.irtools import types
-from torchport.operators import calls, defining
+from torchport.operators import definition, pytorch_calls
 
 _numbers = itertools.count(1)
 _KEPT: list[Any] = []  # what onnxruntime-extensions refers to while sessions live
@@ -54,22 +54,22 @@ def _all_nodes(graph: Any) -> Iterable[ir.Node]:
 def needs(model: ir.Model, given: Sequence[str | os.PathLike[str]]) -> Needs:
     """Who runs the model's own operators. Raises EngineError that names what is missing."""
     named = [kernel_libraries.check(path) for path in given]
-    with_kernels: dict[str, defining.Operator] = {}
+    with_kernels: dict[str, definition.Operator] = {}
     in_python: list[ir.Node] = []
     missing: list[ir.Node] = []
     for node in own_nodes(model):
-        own = defining.by_node(node.domain, node.op_type)
+        own = definition.by_node(node.domain, node.op_type)
         if own is not None and own.has_kernel:
             with_kernels[own.name] = own
         elif node.op_identifier() in model.functions or named:
             continue  # its body runs; or a library that was named has it, ONNX Runtime will tell
-        elif calls.of(node) is not None:
+        elif pytorch_calls.of(node) is not None:
             in_python.append(node)
         else:
             missing.append(node)
     if missing:
         raise no_kernel(model, missing[0])
-    paths = [*named, *(kernel_libraries.check(path) for path in defining.libraries(list(with_kernels.values())))]
+    paths = [*named, *(kernel_libraries.check(path) for path in definition.libraries(list(with_kernels.values())))]
     different = {kernel_libraries.digest(path): path for path in reversed(paths)}
     return Needs(tuple(reversed(different.values())), tuple(in_python))
 
@@ -85,7 +85,7 @@ def with_bodies_only(model: ir.Model) -> ir.Model | None:
 
 
 def _has_kernel(node: ir.Node) -> bool:
-    own = defining.by_node(node.domain, node.op_type)
+    own = definition.by_node(node.domain, node.op_type)
     return own is not None and own.has_kernel
 
 
@@ -93,7 +93,7 @@ def described(model: ir.Model, given: Sequence[str | os.PathLike[str]]) -> list[
     """The model's own operators, each with the library that has its kernel, for whoever opens the model later."""
     found: dict[str, dict[str, Any]] = {}
     for node in own_nodes(model):
-        own = defining.by_node(node.domain, node.op_type)
+        own = definition.by_node(node.domain, node.op_type)
         library = own.library() if own is not None else None
         entry: dict[str, Any] = {"name": f"{node.domain}::{node.op_type}"}
         if library is not None:
@@ -154,7 +154,7 @@ def with_python_kernels(model: ir.Model, nodes: Sequence[ir.Node]) -> tuple[ir.M
     changed: dict[ir.Node, tuple[str, str, list[Any]]] = {}
     try:
         for node in originals:
-            call = calls.of(node)
+            call = pytorch_calls.of(node)
             assert call is not None
             there = [n for n, v in enumerate(node.inputs) if v is not None]
             name = f"torchport_{next(_numbers)}"
@@ -182,7 +182,7 @@ def with_python_kernels(model: ir.Model, nodes: Sequence[ir.Node]) -> tuple[ir.M
     return copy, str(get_library_path())
 
 
-def _kernel(call: calls.Call, there: list[int], node: ir.Node) -> Any:
+def _kernel(call: pytorch_calls.Call, there: list[int], node: ir.Node) -> Any:
     count, wanted = len(node.inputs), [_type_of_output(v).numpy() for v in node.outputs]
     unknown = [v.dtype is None for v in node.outputs]
 
@@ -247,7 +247,7 @@ def python_classes(model: ir.Model) -> list[type]:
     made: dict[tuple[str, str], type] = {}
     for node in own_nodes(model):
         key = (node.domain, node.op_type)
-        if key in made or node.op_identifier() in model.functions or calls.of(node) is None:
+        if key in made or node.op_identifier() in model.functions or pytorch_calls.of(node) is None:
             continue
         made[key] = _class(OpRun, *key)
     return list(made.values())
@@ -255,7 +255,7 @@ def python_classes(model: ir.Model) -> list[type]:
 
 def _class(base: Any, domain: str, op_type: str) -> type:
     def run(self: Any, *inputs: Any, **_attributes: Any) -> tuple[Any, ...]:
-        call = calls.of(ir.serde.deserialize_node(self.onnx_node))
+        call = pytorch_calls.of(ir.serde.deserialize_node(self.onnx_node))
         assert call is not None
         return tuple(call.run(*inputs))
 

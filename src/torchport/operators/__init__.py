@@ -15,7 +15,7 @@ from torchport.facade import lazy_names
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
-        "torchport.operators.lookup": "find missing show",
+        "torchport.operators.catalog": "find missing show",
         "torchport.pipeline.coverage": "coverage",
         "torchport.pipeline.operator_trials": "test",
     },

@@ -6,19 +6,22 @@ builds may depend on its arguments, so a node's calls that differ in them have b
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import onnx_ir as ir
 import onnxscript
+import torch
 from onnx_ir.passes.common import InlinePass
 from onnxscript import version_converter
 
 from torchport.errors import CaptureError
-from torchport.operators import defining, symbolic
-from torchport.operators.defining import Operator
+from torchport.operators import definition, symbolic
+from torchport.operators.definition import Operator
+from torchport.operators.symbolic import _registered
 
 Identifier = tuple[str, str, str]
 
@@ -31,7 +34,9 @@ class Lowerings:
         self._variants: dict[str, dict[Any, str]] = {}
 
     def translations(self) -> dict[Any, Callable[..., Any]]:
-        return {op.overload: made for op in defining.defined().values() if (made := self._translation(op)) is not None}
+        return {
+            op.overload: made for op in definition.defined().values() if (made := self._translation(op)) is not None
+        }
 
     def _translation(self, op: Operator) -> Callable[..., Any] | None:
         if op.node_name is not None:
@@ -66,7 +71,7 @@ class Lowerings:
 
 def compositions() -> dict[Any, Callable[..., Any]]:
     """Operators without any lowering are traced through, where their implementation is Python."""
-    plain = [op for op in defining.defined().values() if op.node_name is None and op.lowering is None]
+    plain = [op for op in definition.defined().values() if op.node_name is None and op.lowering is None]
     return {op.overload: _through(op, op.function) for op in plain if op.function is not None}
 
 
@@ -276,3 +281,28 @@ def _expanded(op: Operator, function: onnxscript.OnnxFunction[..., Any], given: 
             output.name = None  # the export names them: two calls must not have the same
     symbolic._recorder().nodes.extend(nodes)
     return tuple(outputs) if len(outputs) > 1 else outputs[0]
+
+
+@contextlib.contextmanager
+def torchscript_symbolics(opset: int) -> Iterator[None]:
+    """Ours registered with torch, for the time of an export by TorchScript."""
+    from torchport.operators import (
+        definition,
+        lowering,  # lowerings are built with what is in this file
+    )
+
+    defined = {n: {7: f} for n, op in definition.defined().items() if (f := lowering.for_torchscript(op)) is not None}
+    known = {**defined, **_registered}
+    given = {n: v for n, v in known.items() if any(s <= opset for s in v)}
+    for name, versions in given.items():
+        since = max(s for s in versions if s <= opset)
+        _torchscript().register_custom_op_symbolic(name, versions[since], since)
+    try:
+        yield
+    finally:
+        for name, versions in given.items():
+            _torchscript().unregister_custom_op_symbolic(name, max(s for s in versions if s <= opset))
+
+
+def _torchscript() -> Any:
+    return torch.onnx  # its annotations leave these two out

@@ -27,7 +27,7 @@ import torch
 
 from torchport.errors import OptionError
 from torchport.irtools import types
-from torchport.operators import calls
+from torchport.operators import pytorch_calls
 from torchport.torch_compat import registries
 
 Symbolic = Callable[..., Any]
@@ -87,28 +87,6 @@ def translations(opset: int) -> dict[Any, Callable[..., Any]]:
         for name, function in functions(opset).items()
         for overload in registries.overloads(name).values()
     }
-
-
-@contextlib.contextmanager
-def for_torchscript(opset: int) -> Iterator[None]:
-    """Ours registered with torch, for the time of an export by TorchScript."""
-    from torchport.operators import defining, lowering  # lowerings are built with what is in this file
-
-    defined = {n: {7: f} for n, op in defining.defined().items() if (f := lowering.for_torchscript(op)) is not None}
-    known = {**defined, **_registered}
-    given = {n: v for n, v in known.items() if any(s <= opset for s in v)}
-    for name, versions in given.items():
-        since = max(s for s in versions if s <= opset)
-        _torchscript().register_custom_op_symbolic(name, versions[since], since)
-    try:
-        yield
-    finally:
-        for name, versions in given.items():
-            _torchscript().unregister_custom_op_symbolic(name, max(s for s in versions if s <= opset))
-
-
-def _torchscript() -> Any:
-    return torch.onnx  # its annotations leave these two out
 
 
 def translation(operator: Any, function: Symbolic) -> Callable[..., Any]:
@@ -173,13 +151,13 @@ def _remember(nodes: list[ir.Node], results: list[Any], arguments: list[Any], so
     leaves = [v for a in arguments for v in (a if isinstance(a, (list, tuple)) else [a]) if isinstance(v, ir.Value)]
     if all(id(v) in places for v in leaves):
         filled = [_placed(a, places) for a in arguments]
-        calls.remember(own[0], calls.Call(source.name, source.function, filled))
+        pytorch_calls.remember(own[0], pytorch_calls.Call(source.name, source.function, filled))
 
 
 def _placed(argument: Any, places: dict[int, int]) -> Any:
     if isinstance(argument, (list, tuple)):
         return [_placed(a, places) for a in argument]
-    return calls.Place(places[id(argument)]) if isinstance(argument, ir.Value) else argument
+    return pytorch_calls.Place(places[id(argument)]) if isinstance(argument, ir.Value) else argument
 
 
 class Value:

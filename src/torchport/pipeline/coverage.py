@@ -13,8 +13,8 @@ from torchport.capture.blame import line_of_stack
 from torchport.capture.routes import export
 from torchport.capture.routes.base import Request
 from torchport.errors import CaptureError
-from torchport.operators import lookup
-from torchport.operators.composing import operator_calls
+from torchport.operators import catalog
+from torchport.operators.composition import operator_calls
 from torchport.operators.lowering import Lowerings
 from torchport.pipeline.job import Job
 from torchport.process import silence
@@ -104,13 +104,13 @@ def _uses(program: torch.export.ExportedProgram) -> Iterator[Use]:
     for name, count in counts.most_common():
         calls = [n for n in nodes if _name(n.target) == name]
         lines = tuple(dict.fromkeys(line_of_stack(n.meta.get("stack_trace") or "") for n in calls))
-        ways = lookup.mappings_of(calls[0].target)
+        ways = catalog.mappings_of(calls[0].target)
         modern = [w for w in ways if "export" in w.routes]
         missing = lost.get(name, ()) if modern else (name,)
         how = "" if missing else modern[0].how
         onnx = modern[0].onnx if modern else ()
         own = name.partition(".")[0]
-        other = lookup.alternatives(own) if missing else ()
+        other = catalog.alternatives(own) if missing else ()
         yield Use(name, count, how, onnx, missing, other, tuple(filter(None, lines)))
 
 

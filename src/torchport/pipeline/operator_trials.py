@@ -16,7 +16,7 @@ from torchport.engines.session import Session, open_session
 from torchport.errors import OptionError, TorchportError
 from torchport.numerics.check import check_output
 from torchport.numerics.tolerance import tolerance
-from torchport.operators.defining import Operator
+from torchport.operators.definition import Operator
 from torchport.pipeline.exporting import export
 from torchport.tensors import dtype_name, to_numpy
 

@@ -31,8 +31,8 @@ from torchport.capture.repairs.value_checks import value_checks
 from torchport.capture.repairs.views_as_reshapes import views_as_reshapes
 from torchport.capture.repairs.weights_alone import weights_alone
 from torchport.capture.repairs.written_places import written_places
-from torchport.operators import registering
-from torchport.operators.registering import Registered
+from torchport.operators import registration
+from torchport.operators.registration import Registered
 
 ALWAYS: tuple[CaptureRepair, ...] = (
     *(inner_wrappers, padded_encoder, causal_masks, flex_attention, recurrent, strided_views, fake_quantizers),
@@ -46,7 +46,7 @@ AFTER_FAILED_TRANSLATION: tuple[ProgramRepair, ...] = (settled_slices, weights_a
 
 def registered() -> tuple[Registered, ...]:
     """Return the functions of torch that repairs replace, by name."""
-    return registering.registered_as("repair")
+    return registration.registered_as("repair")
 
 
 @contextlib.contextmanager

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import nn
 
-import torchport.operators.library.matmul_integer  # noqa: F401 - defines the operator
+import torchport.operators.library.own_operators  # noqa: F401 - defines the operator
 from torchport.capture.repairs.quantized_recurrent import quantized_gru, quantized_lstm
 from torchport.capture.repairs.quantized_tensors import Cell, Overloads, Packed, Quantized, Weight, quantize_per_tensor
 from torchport.capture.repairs.repair import capture_repair

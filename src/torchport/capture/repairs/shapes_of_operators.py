@@ -14,7 +14,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from torchport.capture.repairs.repair import capture_repair
-from torchport.operators import shapes
+from torchport.operators import fake_shapes
 from torchport.torch_compat import registries
 
 _OF_TORCH = ("aten", "prims", "prim", "torchport", "quantized", "quantized_decomposed", "higher_order")
@@ -62,6 +62,6 @@ def _register(overload: Any) -> None:
 
     def fake(*args: Any, **kwargs: Any) -> Any:
         given = [*args, *(kwargs[n] for n in names[len(args) :] if n in kwargs)]
-        return shapes.inferred(overload, given, name)
+        return fake_shapes.inferred(overload, given, name)
 
     torch.library.register_fake(name, fake)

@@ -14,9 +14,9 @@ from torch.overrides import TorchFunctionMode
 
 from torchport.capture.blame import line_of_error
 from torchport.capture.repairs.repair import capture_repair
-from torchport.operators import registering
-from torchport.operators.library.linspace import is_open, linspace, logspace
-from torchport.operators.registering import replaces
+from torchport.operators import registration
+from torchport.operators.library.shapes import is_open, linspace, logspace
+from torchport.operators.registration import replaces
 
 replaces("torch.linspace")(linspace)
 replaces("torch.logspace")(logspace)
@@ -37,7 +37,7 @@ def spaced(target: Any) -> Iterator[bool]:
 class _Spaced(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
-        self._instead = registering.found(registering.registered_in(__name__))
+        self._instead = registration.found(registration.registered_in(__name__))
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

@@ -14,12 +14,11 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from torchport.capture.repairs.repair import capture_repair
-from torchport.operators import registering
-from torchport.operators.library.combinations import combinations
-from torchport.operators.library.covariance import corrcoef, cov
-from torchport.operators.library.ctc_loss import ctc_loss
-from torchport.operators.library.lstsq import lstsq
-from torchport.operators.registering import replaces
+from torchport.operators import registration
+from torchport.operators.library.linalg_solve import lstsq
+from torchport.operators.library.losses import ctc_loss
+from torchport.operators.library.statistics import combinations, corrcoef, cov
+from torchport.operators.registration import replaces
 
 _SIGNS = ("aten.equal", "aten.allclose", "aten._ctc_loss", "aten.linalg_lstsq", "unbacked symbols")
 
@@ -55,7 +54,7 @@ def value_checks(target: Any) -> Iterator[bool]:
 class _Instead(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
-        self._instead = registering.found(registering.registered_in(__name__))
+        self._instead = registration.found(registration.registered_in(__name__))
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return self._instead.get(func, func)(*args, **(kwargs or {}))

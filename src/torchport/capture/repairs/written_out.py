@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import torch
 
-from torchport.operators.library import literal
+from torchport.operators.library import own_operators
 
 WRITTEN_OUT = "tensors written out in branches"
 
@@ -30,7 +30,7 @@ def _kept_in(part: torch.fx.GraphModule) -> bool:
     written = [(n, tensor) for n, tensor in constants if isinstance(tensor, torch.Tensor) and not tensor.is_complex()]
     for node, tensor in written:
         with part.graph.inserting_before(node):
-            call = part.graph.call_function(*literal.call_for(tensor))
+            call = part.graph.call_function(*own_operators.call_for(tensor))
         call.meta = node.meta
         node.replace_all_uses_with(call)
         part.graph.erase_node(node)

@@ -20,7 +20,7 @@ from torchport.capture.repairs.written_out import WRITTEN_OUT, kept
 from torchport.capture.routes.base import Captured, Request
 from torchport.capture.structure import FlatModule
 from torchport.errors import CaptureError, RefusedError
-from torchport.operators import composing, library, lowering, symbolic
+from torchport.operators import composition, library, lowering, symbolic
 from torchport.operators.lowering import Lowerings
 from torchport.process import silence
 from torchport.results import Dim
@@ -53,7 +53,7 @@ def mapped(
     users = {**lowerings.translations(), **symbolic.translations(opset), **symbolic_functions.translations(), **given}
     ours = {op: f for op, f in library.compositions().items() if op not in users}
     traced = {op: f for op, f in lowering.compositions().items() if op not in users}
-    program = composing.composed(program, {**ours, **traced, **composing.compositions()})
+    program = composition.composed(program, {**ours, **traced, **composition.compositions()})
     return program, {**library.translations(), **users}
 
 
@@ -249,10 +249,10 @@ def _translation_error(error: Exception, program: torch.export.ExportedProgram) 
 
 def _how_to_map(operator: str) -> str:
     """What to do about an operator without a mapping: ``aten.asinh.default`` as torch names it."""
-    from torchport.operators import lookup
+    from torchport.operators import catalog
 
     space, own = operator.split(".")[:2]
-    close = lookup.alternatives(f"{space}::{own}") if space == "aten" else ()
+    close = catalog.alternatives(f"{space}::{own}") if space == "aten" else ()
     instead = f"close to it and mapped: {', '.join(close)}; or " if close else ""
     lowering = "" if space == "aten" else f', or say all of it with tp.operator("{space}::{own}")'
     return f'{instead}map it with @tp.symbolic("{space}::{own}") or @tp.composition{lowering}'

@@ -23,7 +23,7 @@ from torchport.capture.routes.base import Captured, Request
 from torchport.capture.routes.export import doubts
 from torchport.capture.structure import FlatModule
 from torchport.errors import CaptureError, OpsetError
-from torchport.operators import symbolic
+from torchport.operators import lowering
 from torchport.process import silence, silence_native
 from torchport.results import Finding
 
@@ -64,7 +64,7 @@ def translate(module: Any, request: Request) -> ir.Model:
     target = io.BytesIO()
     opset = min(max(request.opset, LOWEST_OPSET), HIGHEST_OPSET)
     try:
-        with contextlib.nullcontext() if request.verbose else silence_native(), symbolic.for_torchscript(opset):
+        with contextlib.nullcontext() if request.verbose else silence_native(), lowering.torchscript_symbolics(opset):
             torch.onnx.export(
                 module,
                 request.tensors,

@@ -13,8 +13,8 @@ import pkgutil
 from collections.abc import Callable
 from typing import Any
 
-from torchport.operators import registering
-from torchport.operators.registering import Kind, LeftOut, Registered
+from torchport.operators import registration
+from torchport.operators.registration import Kind, LeftOut, Registered
 
 Functions = dict[Any, Callable[..., Any]]
 
@@ -32,17 +32,17 @@ def compositions() -> Functions:
 def registered() -> tuple[Registered, ...]:
     """Return what the files that load have registered, for operators that are there and for those that are not."""
     modules, _ = _loaded(tuple(__path__))
-    return tuple(entry for module in modules for entry in registering.registered_in(module))
+    return tuple(entry for module in modules for entry in registration.registered_in(module))
 
 
 def left_out() -> tuple[LeftOut, ...]:
     """Return the files that do not load and the operators that are not there, each with its reason."""
     _, broken = _loaded(tuple(__path__))
-    return (*broken, *registering.left_out(registered()))
+    return (*broken, *registration.left_out(registered()))
 
 
 def _found(kind: Kind) -> Functions:
-    return registering.found(entry for entry in registered() if entry.kind == kind)
+    return registration.found(entry for entry in registered() if entry.kind == kind)
 
 
 @functools.cache

@@ -26,7 +26,7 @@ import onnx_ir as ir
 import torch
 from onnxscript import opset18
 
-from torchport.operators.registering import translates
+from torchport.operators.registration import translates
 
 op: Any = opset18  # its annotations know eager tensors only, not a graph's values
 

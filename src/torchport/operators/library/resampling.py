@@ -1,0 +1,161 @@
+"""Antialiased resizing, and grid sampling of volumes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from torchport.operators.composition import only_where
+from torchport.operators.registration import composes
+
+# aten::_upsample_bilinear2d_aa, aten::_upsample_bicubic2d_aa
+#
+#     output = rows · input · columnsᵀ,  a weight for each place before and after, along each of the two axes
+#
+#     weight of k for i = f((k + 1/2 - center) / s),  center = scale · (i + 1/2),  s = max(scale, 1),  rows sum to 1
+#     f: the triangle 1 - |t| up to 1; or Keys' cubic with a = -1/2 up to 2
+#
+# For a scale that is given, which PyTorch uses as it is: ONNX's Resize takes that of the sizes, 17 / 8 for a half of
+# 17.
+#
+# Source of truth: ATen's native/cpu/UpSampleKernel.cpp. Where the output is one column wide, PyTorch 2.13 gives its
+# first row for every row, and so does this.
+
+Filter = Callable[[torch.Tensor], torch.Tensor]
+
+
+def _applies(self: Any, output_size: Any, align_corners: bool, scale_factors: Any) -> bool:
+    fixed = output_size is not None and all(isinstance(n, int) for n in output_size)
+    return self.is_floating_point() and not align_corners and not (fixed and scale_factors is None)
+
+
+@composes("aten::_upsample_bilinear2d_aa.vec")
+@only_where(_applies)
+def bilinear(self: Any, output_size: Any, align_corners: bool, scale_factors: Any) -> Any:
+    return _resized(self, output_size, scale_factors, _triangle, 1.0)
+
+
+@composes("aten::_upsample_bicubic2d_aa.vec")
+@only_where(_applies)
+def bicubic(self: Any, output_size: Any, align_corners: bool, scale_factors: Any) -> Any:
+    return _resized(self, output_size, scale_factors, _cubic, 2.0)
+
+
+def _resized(x: Any, size: Sequence[Any] | None, factors: Sequence[float] | None, shape: Filter, reach: float) -> Any:
+    wide = x if x.dtype is torch.float64 else x.float()
+    scales: Sequence[float | None] = factors or (None, None)
+    if size is None:
+        assert factors is not None
+        size = [torch.sym_int(n * factor) for n, factor in zip(x.shape[-2:], factors, strict=True)]
+    rows, columns = (
+        _weights(before, after, scale, shape, reach, wide)
+        for before, after, scale in zip(x.shape[-2:], size, scales, strict=True)
+    )
+    wider = torch.full((), size[1], device=x.device) > 1
+    rows = rows.index_select(0, torch.arange(size[0], device=x.device) * wider)
+    return (rows @ (wide @ columns.T)).to(x.dtype)
+
+
+def _weights(before: Any, after: Any, given: Any, shape: Filter, reach: float, like: Any) -> torch.Tensor:
+    """Of each place before for each place after; what is out of reach has none."""
+    places = torch.arange(before, dtype=like.dtype, device=like.device)
+    scale = torch.full((), before, dtype=like.dtype, device=like.device) / after if given is None else 1.0 / given
+    stretch = torch.clamp(scale, min=1.0) if given is None else max(scale, 1.0)
+    center = scale * (torch.arange(after, dtype=like.dtype, device=like.device) + 0.5)[:, None]
+    first, last = (torch.clamp(torch.floor(center + side * stretch * reach + 0.5), min=0.0) for side in (-1, 1))
+    near = (places >= first) & (places < last)
+    weights = torch.where(near, shape((places + 0.5 - center) / stretch), 0.0)
+    return weights / weights.sum(1, keepdim=True)
+
+
+def _triangle(t: torch.Tensor) -> torch.Tensor:
+    return torch.clamp(1 - t.abs(), min=0.0)
+
+
+def _cubic(t: torch.Tensor) -> torch.Tensor:
+    t = t.abs()
+    inner = (1.5 * t - 2.5) * t * t + 1
+    outer = ((-0.5 * t + 2.5) * t - 4) * t + 2
+    return torch.where(t < 1, inner, torch.where(t < 2, outer, 0.0))
+
+
+# aten::grid_sampler_3d, and aten::grid_sampler of volumes
+#
+#     output at g = Σ over the eight corners c around g:  input[c] · Π (1 - |g - c|)     or the nearest alone
+#
+# ONNX's GridSample takes volumes only from opset 20 on. Each corner is one gather from the flat volume; a corner
+# outside counts as nothing, or the place is first brought inside (border, reflection).
+#
+# Source of truth: ATen's native/GridSampler.h and native/GridSampler.cpp.
+
+_LINEAR, _NEAREST = 0, 1
+_ZEROS, _BORDER = 0, 1
+
+
+@composes("aten::grid_sampler.default")
+def grid_sampler(input: Any, grid: Any, interpolation_mode: int, padding_mode: int, align_corners: bool) -> Any:
+    """What PyTorch calls for images and volumes."""
+    if input.dim() == 4:
+        return torch.ops.aten.grid_sampler_2d.default(input, grid, interpolation_mode, padding_mode, align_corners)
+    return grid_sampler_3d(input, grid, interpolation_mode, padding_mode, align_corners)
+
+
+@composes("aten::grid_sampler_3d.default")
+def grid_sampler_3d(input: Any, grid: Any, interpolation_mode: int, padding_mode: int, align_corners: bool) -> Any:
+    if interpolation_mode not in (_LINEAR, _NEAREST):
+        raise NotImplementedError("grid_sampler of volumes is linear or nearest")
+    sizes = input.shape[2:]
+    flat = input.flatten(2)
+    places = [  # the grid names the last axis first
+        _place(grid[..., 2 - axis].flatten(1), size, padding_mode, align_corners) for axis, size in enumerate(sizes)
+    ]
+    if interpolation_mode == _NEAREST:
+        output = _taken(flat, [place.round() for place in places], sizes)
+    else:
+        lower = [place.floor() for place in places]
+        output = None
+        for corner in itertools.product((0, 1), repeat=3):
+            at = [low + step for low, step in zip(lower, corner, strict=True)]
+            weight: Any = 1
+            for place, near in zip(places, at, strict=True):
+                weight = weight * (1 - (place - near).abs())
+            term = _taken(flat, at, sizes) * weight.unsqueeze(1)
+            output = term if output is None else output + term
+    return output.reshape(*input.shape[:2], *grid.shape[1:4])
+
+
+def _place(g: Any, size: Any, padding_mode: int, align_corners: bool) -> Any:
+    """From -1 ... 1 to the numbers of the axis, inside if the padding says so."""
+    place = (g + 1) / 2 * (size - 1) if align_corners else ((g + 1) * size - 1) / 2
+    if padding_mode == _ZEROS:
+        return place
+    if padding_mode != _BORDER:
+        place = _reflected(place, size, align_corners)
+    return place.clamp(0, size - 1)
+
+
+def _reflected(place: Any, size: Any, align_corners: bool) -> Any:
+    """Thrown back at both ends, as often as it takes: at the outermost numbers, or half a step further out."""
+    low, span = (0.0, size - 1) if align_corners else (-0.5, size)
+    if isinstance(span, int) and span == 0:
+        return torch.zeros_like(place)
+    away = (place - low).abs()
+    times = (away / span).floor()
+    rest = away - times * span
+    place = torch.where(times % 2 == 0, rest, span - rest) + low
+    return torch.where(torch.isnan(place), 0, place)  # of one number, 0 / 0
+
+
+def _taken(flat: Any, at: list[Any], sizes: Any) -> Any:
+    """The numbers there; nothing outside."""
+    index: Any = 0
+    inside: Any = None
+    for place, size in zip(at, sizes, strict=True):
+        here = (place >= 0) & (place <= size - 1)
+        inside = here if inside is None else inside & here
+        index = index * size + torch.where(here, place, 0).long()
+    index, inside = (t.unsqueeze(1).expand(-1, flat.shape[1], -1) for t in (index, inside))
+    return torch.where(inside, flat.gather(2, index), 0)
