@@ -98,4 +98,4 @@ def test_torchscript_is_touched_in_its_routes_only() -> None:
         for node in ast.walk(tree_of(module))
         if isinstance(node, ast.Attribute) and ast.unparse(node) in ("torch.jit.script", "torch.jit.trace")
     }
-    assert users <= {f"torchport.capture.routes.{name}" for name in ("script", "script_numbers", "trace")}
+    assert users <= {f"torchport.capture.routes.route.{name}" for name in ("script", "script_numbers", "trace")}

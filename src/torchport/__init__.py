@@ -18,7 +18,7 @@ from torchport.facade import lazy_names
 if TYPE_CHECKING:
     from torchport import errors as errors, graph as graph, operators as operators
     from torchport._version import __version__ as __version__
-    from torchport.capture.rewrite import flow as flow
+    from torchport.capture.control_flow import flow as flow
     from torchport.comparing.recording import record as record
     from torchport.comparing.reducing import reduce as reduce
     from torchport.engines.session import (
@@ -51,7 +51,7 @@ __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
         "torchport._version": "__version__",
-        "torchport.capture.rewrite.flow": "=flow",
+        "torchport.capture.control_flow.flow": "=flow",
         "torchport.comparing.recording": "record",
         "torchport.comparing.reducing": "reduce",
         "torchport.engines.session": "Session open_session=session",

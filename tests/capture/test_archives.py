@@ -15,8 +15,8 @@ import torch
 from hostile import Payload, renamed, repacked
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from torchport.capture.archives import kind_of, only_weights, quiet
-from torchport.capture.members import Members, check_zip
+from torchport.capture.archive_members import Members, check_zip
+from torchport.capture.pytorch_files import kind_of, only_weights, quiet
 from torchport.capture.sources import load_source
 from torchport.errors import SourceError, UntrustedError
 

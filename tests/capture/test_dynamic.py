@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, strategies as st
 from torch.export import Dim as TorchDim
 
-from torchport.capture import dynamic
+from torchport.capture import dynamic_dims
 from torchport.capture.structure import Call
 from torchport.errors import DynamicError
 from torchport.results import Dim
@@ -23,7 +23,7 @@ def _model(x: torch.Tensor, batch: Any = None) -> torch.Tensor:
 def read(spec: Any, *, x: tuple[int, ...] = (2, 3, 8), nested: bool = False) -> dict[str, dict[int, Dim]]:
     args = (torch.zeros(x), {"y": torch.zeros(2, 5), "zs": [torch.zeros(2)]}) if nested else (torch.zeros(x),)
     call = Call(_model, args, {})
-    return dynamic.read(spec, call, input_names=call.names, output_names=["output"]).inputs
+    return dynamic_dims.read(spec, call, input_names=call.names, output_names=["output"]).inputs
 
 
 BATCH = {"x": {0: Dim("batch")}}
@@ -92,7 +92,7 @@ def test_nested_inputs_are_reached_by_nesting_or_by_dotted_name(spec: Any) -> No
 
 def test_names_of_outputs_are_kept_apart() -> None:
     call = Call(_model, (torch.zeros(2, 3),), {})
-    spec = dynamic.read({"input": {0: "N"}, "result": [0]}, call, input_names=["input"], output_names=["result"])
+    spec = dynamic_dims.read({"input": {0: "N"}, "result": [0]}, call, input_names=["input"], output_names=["result"])
     assert spec.inputs == {"x": {0: Dim("N")}}
     assert spec.outputs == {"result": {0: "result_dim0"}}
 
@@ -134,13 +134,13 @@ def test_a_misspelled_name_gets_a_suggestion() -> None:
 
 def test_axes_that_vary_between_examples_are_found_and_tied() -> None:
     calls = [Call(lambda a, b: a, (torch.zeros(n, 4), torch.zeros(4, n)), {}) for n in (2, 5)]
-    assert dynamic.infer(calls) == {"a": {0: Dim("a_dim0")}, "b": {1: Dim("a_dim0")}}
+    assert dynamic_dims.infer(calls) == {"a": {0: Dim("a_dim0")}, "b": {1: Dim("a_dim0")}}
 
 
 def test_examples_of_different_rank_are_refused() -> None:
     calls = [Call(lambda a: a, (torch.zeros(shape),), {}) for shape in ((2, 4), (2,))]
     with pytest.raises(DynamicError, match="another rank"):
-        dynamic.infer(calls)
+        dynamic_dims.infer(calls)
 
 
 names = st.text("abcxyzABC_", min_size=1, max_size=6)
@@ -149,13 +149,13 @@ names = st.text("abcxyzABC_", min_size=1, max_size=6)
 @given(st.dictionaries(names, st.dictionaries(st.integers(0, 9), names, min_size=1), min_size=1))
 def test_text_specs_round_trip(spec: dict[str, dict[int, str]]) -> None:
     texts = [f"{name}:" + ",".join(f"{a}={d}" for a, d in axes.items()) for name, axes in spec.items()]
-    assert dynamic.parse_texts(texts) == spec
+    assert dynamic_dims.parse_texts(texts) == spec
 
 
 @given(st.text(max_size=30))
 def test_any_text_is_read_or_refused_kindly(text: str) -> None:
     try:
-        dynamic.parse_texts([text])
+        dynamic_dims.parse_texts([text])
     except DynamicError:
         return  # any other exception fails the test
 
@@ -163,7 +163,7 @@ def test_any_text_is_read_or_refused_kindly(text: str) -> None:
 @given(st.text(max_size=20))
 def test_any_dimension_name_is_read_or_refused_kindly(text: str) -> None:
     try:
-        dim = dynamic.to_dim(text, "default")
+        dim = dynamic_dims.to_dim(text, "default")
     except DynamicError:
         return
     assert dim is not None

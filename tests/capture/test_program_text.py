@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from torchport.capture.program_text import Refusal, check_expression, check_name, check_operator, check_tree
+from torchport.capture.exported_program_text import Refusal, check_expression, check_name, check_operator, check_tree
 
 
 @pytest.mark.parametrize(

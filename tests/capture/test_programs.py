@@ -17,8 +17,8 @@ import pytest
 import torch
 from hostile import Payload, renamed, repacked
 
-from torchport.capture.archives import quiet
 from torchport.capture.inputs import from_example
+from torchport.capture.pytorch_files import quiet
 from torchport.capture.sources import load_source
 from torchport.errors import SourceError, UntrustedError
 

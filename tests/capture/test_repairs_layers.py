@@ -6,8 +6,7 @@ import torch
 from torch import nn
 
 import torchport as tp
-from torchport.capture.repairs.cast_layers import cast_layers
-from torchport.capture.repairs.gradient_switches import gradient_switches
+from torchport.capture.repairs.modules import cast_layers, gradient_switches
 
 
 class CastRouter(nn.Module):

@@ -8,8 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 import torchport as tp
-from torchport.capture.repairs.strided_views import strided_views
-from torchport.capture.repairs.views_as_reshapes import views_as_reshapes
+from torchport.capture.repairs.views import strided_views, views_as_reshapes
 
 
 class Viewed(nn.Module):

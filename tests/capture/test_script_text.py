@@ -15,10 +15,10 @@ from hostile import repacked
 from scripted_models import Detector, made, saved_models
 
 import torchport as tp
+from torchport.capture.exported_program_text import Refusal
 from torchport.capture.operator_safety import may_use_class, script_operator_problem
-from torchport.capture.program_text import Refusal
-from torchport.capture.script_text import check_script
 from torchport.capture.sources import load_source
+from torchport.capture.torchscript_text import check_script
 from torchport.errors import SourceError, UntrustedError
 from torchport.operators.definition import forget
 

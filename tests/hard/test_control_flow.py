@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import torchport as tp
-from torchport.capture.rewrite.reading import plan_by_reading
+from torchport.capture.control_flow.plan import plan_by_reading
 
 DYNAMIC = {"x": {0: "batch"}}
 
@@ -151,7 +151,7 @@ def test_a_class_made_inside_a_function_that_runs_is_rewritten() -> None:
 def test_a_model_that_needs_no_rewrite_does_not_even_import_it() -> None:
     code = (
         "import sys, torch, torchport as tp; tp.export(torch.nn.Linear(2, 2), torch.randn(3, 2)); "
-        "assert not [m for m in sys.modules if m.startswith('torchport.capture.rewrite')]"
+        "assert not [m for m in sys.modules if m.startswith('torchport.capture.control_flow')]"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import torchport as tp
-from torchport.capture.repairs.quantized import overflow
+from torchport.capture.repairs.quantized_layers import overflow
 
 with warnings.catch_warnings():  # torch.ao.quantization is going to move to torchao
     warnings.simplefilter("ignore")

@@ -7,18 +7,71 @@ asks at sizes where they do not: a guard that mattered is found out there, and i
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import logging
 import math
 import operator
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from fractions import Fraction
 from itertools import islice
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
-from torchport.capture.places import Site
+import torch
+
+from torchport.capture.source_lines import Site, is_user_file, line_of_frame, site_of_stack
 from torchport.results import Dim
+from torchport.torch_compat.shape_env import other_at_one
+
+_SHAPES = "torch.fx.experimental.symbolic_shapes"
+_TRACE = "torch.__trace"  # with any handler at all, torch writes down every step for it
+
+
+class _Guards(logging.Handler):
+    """Notes the guards torch.export adds: it logs them while the user's code is on the stack."""
+
+    _ADDED = re.compile(r"(?:eval|runtime_assert) (.+) \[guard added\]")
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.guards: list[Guard] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        match = self._ADDED.match(record.getMessage())
+        if match:
+            # no name for the frame: it would hold itself, and with it tensors that torch.export then finds alive
+            guard = Guard(match[1], line_of_frame(sys._getframe()), site_of_stack(sys._getframe()))
+            if guard not in self.guards:
+                self.guards.append(guard)
+
+
+@contextmanager
+def watch_guards() -> Iterator[list[Guard]]:
+    """Collect the guards on sizes that torch.export adds, each with the user's line. All else torch logs is dropped."""
+    names = [n for n in logging.root.manager.loggerDict if n == "torch" or n.startswith("torch.")]
+    loggers = [logging.getLogger(n) for n in {*names, "torch", _SHAPES}]
+    saved = [(g, g.handlers[:], g.level, g.propagate) for g in loggers]
+    disabled = logging.root.manager.disable
+    handler = _Guards()
+    for logger in loggers:
+        logger.handlers = [logging.NullHandler()] if logger.name != _TRACE else []
+        logger.propagate = False
+    shapes = logging.getLogger(_SHAPES)
+    shapes.handlers = [handler]
+    shapes.setLevel(logging.INFO)
+    logging.disable(logging.NOTSET)
+    try:
+        yield handler.guards
+    finally:
+        logging.disable(disabled)
+        for logger, handlers, level, propagate in saved:
+            logger.handlers, logger.propagate = handlers, propagate
+            logger.setLevel(level)
+
 
 _MOST = 10  # sizes asked for, however many guards there are
 _FARTHEST = 4096
@@ -122,3 +175,31 @@ def _moves(dims: Sequence[Dim], numbers: Sequence[int], example: Mapping[str, in
     if len(dims) > 1:
         yield from ({d.root: n for d in dims} for n in sizes if n >= 1 and all(d.allows(n) for d in dims))
         yield {d.root: 64 if d.max is None else d.max for d in dims}
+
+
+@contextlib.contextmanager
+def watch_ones() -> Iterator[list[Guard]]:
+    """Collect such conditions as guards, each with the user's line, while a model is captured."""
+    found: list[Guard] = []
+    plain = torch.SymBool.__bool__
+
+    def ask(asked: torch.SymBool) -> bool:
+        answer = plain(asked)
+        frame = _asking(sys._getframe(1))
+        if is_user_file(frame.f_code.co_filename) and other_at_one(asked):
+            text = str(asked.node.expr) if answer else f"Not({asked.node.expr})"
+            guard = Guard(text, line_of_frame(frame), site_of_stack(frame))
+            if guard not in found:
+                found.append(guard)
+        return answer
+
+    torch.SymBool.__bool__ = ask  # type: ignore[method-assign]
+    try:
+        yield found
+    finally:
+        torch.SymBool.__bool__ = plain  # type: ignore[method-assign]
+
+
+def _asking(frame: FrameType) -> FrameType:
+    """Where a condition is asked; the truth of a number is one that torch asks for it."""
+    return frame.f_back if frame.f_code is torch.SymInt.__bool__.__code__ and frame.f_back else frame

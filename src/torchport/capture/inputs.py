@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from torchport.capture.archives import load_weights
-from torchport.capture.members import check_zip
+from torchport.capture.archive_members import check_zip
+from torchport.capture.pytorch_files import load_weights
 from torchport.errors import InputError, SourceError, first_line
 from torchport.inputs.create import Args, Values, create_inputs, unreadable
 from torchport.inputs.spec import InputSpec

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import onnx_ir as ir
 import torch
 
-from torchport.capture.dynamic import DynamicSpec, InputDims
+from torchport.capture.dynamic_dims import DynamicSpec, InputDims
 from torchport.capture.origins import write_origins
 from torchport.errors import CaptureError
 from torchport.irtools.traversal import all_nodes

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from torchport.capture.blame import line_of_stack
+from torchport.capture.source_lines import line_of_stack
 from torchport.irtools.metadata import CALL, MODULE, OPERATOR, SOURCE
 from torchport.irtools.traversal import all_nodes
 from torchport.results import Origin

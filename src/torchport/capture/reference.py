@@ -2,14 +2,97 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import random
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
 
 import numpy as np
 import torch
 
-from torchport.capture.state import Snapshot
 from torchport.capture.structure import Call, output_tensors
 from torchport.tensors import Array, as_pairs, to_numpy, to_torch
+
+Mode = Literal["eval", "train", "keep"]
+MODES: tuple[Mode, ...] = ("eval", "train", "keep")
+
+
+@contextlib.contextmanager
+def preserved(target: Any, mode: Mode = "keep") -> Iterator[Snapshot]:
+    """Put the model into `mode`, without gradients; restore everything afterwards.
+
+    Yields a snapshot of the model in that mode, to be restored between calls of a model that changes itself.
+    """
+    found = Snapshot(target)
+    generators = (torch.get_rng_state(), random.getstate(), np.random.get_state())
+    try:
+        if mode != "keep" and isinstance(target, torch.nn.Module):
+            _set_mode(target, mode)
+        with torch.no_grad():
+            yield Snapshot(target)
+    finally:
+        found.restore()
+        torch.set_rng_state(generators[0])
+        random.setstate(generators[1])
+        np.random.set_state(generators[2])
+
+
+def _set_mode(target: torch.nn.Module, mode: Mode) -> None:
+    try:
+        target.train(mode == "train")
+    except NotImplementedError:
+        return  # the module of an ExportedProgram has the one mode it was captured in
+
+
+class Snapshot:
+    """What a forward pass may change in a module: attributes, containers among them, and buffers' values.
+
+    Weights are not copied (there may be gigabytes, and a forward pass does not write to them). Restoring costs next
+    to nothing when nothing was written.
+    """
+
+    def __init__(self, target: Any) -> None:
+        modules = list(target.modules()) if isinstance(target, torch.nn.Module) else []
+        # A ScriptModule keeps its attributes in C++, out of Python's reach, but for its mode.
+        self._modes = [(m, m.training) for m in modules if isinstance(m, torch.jit.ScriptModule)]
+        plain = [m for m in modules if not isinstance(m, torch.jit.ScriptModule)]
+        self._attributes = [(m, dict(m.__dict__), _contents(m)) for m in plain]
+        buffers = target.buffers() if isinstance(target, torch.nn.Module) else ()
+        self._buffers = [(b, b.detach().clone()) for b in buffers if b.device.type != "meta"]
+
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor lies in a buffer, and so would change with it when that is restored."""
+        if tensor.layout != torch.strided:
+            return False
+        place = tensor.untyped_storage().data_ptr()
+        return any(place == buffer.untyped_storage().data_ptr() for buffer, _ in self._buffers)
+
+    def restore(self) -> None:
+        for module, attributes, contents in self._attributes:
+            module.__dict__.clear()
+            module.__dict__.update(attributes)
+            for container, saved in contents:
+                container.clear()
+                (container.extend if isinstance(container, list) else container.update)(saved)
+        for script, training in self._modes:
+            script.training = training
+        self._restore_buffers()
+
+    def _restore_buffers(self) -> None:
+        with torch.no_grad():
+            for buffer, copy in self._buffers:
+                if not torch.equal(buffer, copy):  # batch norm writes without raising a tensor's version
+                    buffer.copy_(copy)
+
+
+def _contents(module: torch.nn.Module) -> list[tuple[Any, Any]]:
+    """The module's containers with a copy of what is in them; a forward pass may even add hooks."""
+    kinds = (dict, OrderedDict, list, set)
+    return [(value, type(value)(value)) for value in module.__dict__.values() if type(value) in kinds]
+
+
+# The PyTorch model as the reference: arrays in, arrays out, its state restored after each call.
 
 
 class Reference:

@@ -76,7 +76,7 @@ def gather(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Example inputs: from --input, else from example_inputs() beside the model, else none."""
     from torchport.capture.inputs import build_inputs, from_example
-    from torchport.capture.user_code import running_user_code
+    from torchport.capture.sources import running_user_code
     from torchport.inputs.spec import parse_input
 
     if inputs:

@@ -155,7 +155,7 @@ def headers(fetch: bool, ort_include: str | None, as_json: bool, quiet: bool) ->
 
 def defined_in(file: str) -> list[Operator]:
     """The operators a Python file defines. Its code runs, as it would under `python`."""
-    from torchport.capture.user_code import import_file
+    from torchport.capture.sources import import_file
     from torchport.errors import OptionError
     from torchport.operators import definition
 

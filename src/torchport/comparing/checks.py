@@ -203,7 +203,7 @@ def attempt() -> None:
     try:
         for file in libraries:
             if file.endswith(".py"):
-                from torchport.capture.user_code import import_file
+                from torchport.capture.sources import import_file
 
                 import_file(Path(file))
         session = open_session(path, engine, libraries=[f for f in libraries if not f.endswith(".py")])

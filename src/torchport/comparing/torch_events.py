@@ -19,7 +19,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from torchport.capture.blame import is_user_file, place
+from torchport.capture.source_lines import is_user_file, place
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,12 +11,12 @@ from typing import Any
 import onnx_ir as ir
 
 from torchport import process
-from torchport.capture import choose, interface
-from torchport.capture.blame import is_user_file
-from torchport.capture.branches import one_sided, watch_lines
+from torchport.capture import interface
+from torchport.capture.frozen_branches import one_sided, watch_lines
 from torchport.capture.guards import Challenge
-from torchport.capture.repairs.quantized import overflow, quantized
-from torchport.capture.routes.base import Captured, Request
+from torchport.capture.repairs.quantized_layers import overflow, quantized
+from torchport.capture.routes.route import Captured, Request, load
+from torchport.capture.source_lines import is_user_file
 from torchport.engines import custom_operators
 from torchport.engines.onnxruntime import kernel_types
 from torchport.engines.onnxruntime.engine import has_kernels
@@ -131,7 +131,7 @@ class Attempts:
 
     def _try_route(self, route: str) -> Tried:
         job = self.job
-        captured = choose.load(route)(self.request)
+        captured = load(route)(self.request)
         with silence(verbose=self.request.verbose):
             model = self._finish(captured)
             fitted = kernel_types.fit(model, has_kernels)

@@ -14,9 +14,8 @@ import onnx_ir as ir
 import torch
 
 from torchport.capture import models
-from torchport.capture.blame import line_of_error
-from torchport.capture.reference import Reference
-from torchport.capture.state import preserved
+from torchport.capture.reference import Reference, preserved
+from torchport.capture.source_lines import line_of_error
 from torchport.capture.structure import signature_of
 from torchport.comparing.layered import forget_weights
 from torchport.comparing.saved_calls import rebuilt

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from torchport.capture.blame import line_of_stack
 from torchport.capture.routes import export
-from torchport.capture.routes.base import Request
+from torchport.capture.routes.route import Request
+from torchport.capture.source_lines import line_of_stack
 from torchport.errors import CaptureError
 from torchport.operators import catalog
 from torchport.operators.composition import operator_calls

@@ -11,8 +11,8 @@ import onnx_ir as ir
 import torch
 
 from torchport import process
-from torchport.capture import choose
-from torchport.capture.state import Mode
+from torchport.capture.reference import Mode
+from torchport.capture.routes.route import order
 from torchport.errors import OptionError
 from torchport.files import onnx_files
 from torchport.files.filesystem import check_target
@@ -97,7 +97,7 @@ def export(
         progress=progress,
     )
     _check_options(opset, weights, output, custom_opsets or {})
-    routes = choose.order(job.subject.model, route)
+    routes = order(job.subject.model, route)
     target = check_target(output) if output is not None else None
     with job.opened():
         job.meet(allow_random=allow_unproven)

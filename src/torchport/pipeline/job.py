@@ -9,11 +9,10 @@ from typing import Any
 
 import torch
 
-from torchport.capture import dynamic, models
-from torchport.capture.blame import line_of_error
-from torchport.capture.dynamic import DynamicSpec
-from torchport.capture.reference import Reference
-from torchport.capture.state import MODES, Mode, preserved
+from torchport.capture import dynamic_dims, models
+from torchport.capture.dynamic_dims import DynamicSpec
+from torchport.capture.reference import MODES, Mode, Reference, preserved
+from torchport.capture.source_lines import line_of_error
 from torchport.capture.structure import Call, as_tensor
 from torchport.errors import DynamicError, ForwardError, OptionError, SourceError, TorchportError
 from torchport.process import silence
@@ -172,10 +171,10 @@ class Job:
                     'dynamic="auto" needs more than one example to see what varies',
                     next_step="give examples=[(other_input,), ...]",
                 )
-            return DynamicSpec(dynamic.infer([self.call, *self.example_calls]))
+            return DynamicSpec(dynamic_dims.infer([self.call, *self.example_calls]))
         if self._dynamic is None and self.subject.program is not None:
             return DynamicSpec(_program_dims(self.call, self.subject.program))
-        return dynamic.read(self._dynamic, self.call, input_names=self.input_names, output_names=self.output_names)
+        return dynamic_dims.read(self._dynamic, self.call, input_names=self.input_names, output_names=self.output_names)
 
     def proof_inputs(self) -> list[ProofInput]:
         return [

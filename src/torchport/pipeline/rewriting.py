@@ -6,10 +6,9 @@ import textwrap
 from typing import Any
 
 from torchport.capture import models
-from torchport.capture.rewrite.plan import Plan, Rewritten
-from torchport.capture.rewrite.reading import plan_by_reading
-from torchport.capture.routes.base import Request
+from torchport.capture.control_flow.plan import Plan, Rewritten, plan_by_reading
 from torchport.capture.routes.rewrite import NOTHING, rewritten_program
+from torchport.capture.routes.route import Request
 from torchport.errors import CaptureError
 from torchport.pipeline.job import Job
 from torchport.process import silence

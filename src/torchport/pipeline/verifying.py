@@ -13,7 +13,7 @@ import torch
 
 from torchport.capture import models
 from torchport.capture.inputs import build_inputs
-from torchport.capture.state import Mode
+from torchport.capture.reference import Mode
 from torchport.capture.structure import Call, signature_of
 from torchport.engines.session import Session, open_session
 from torchport.errors import FileError, InputError

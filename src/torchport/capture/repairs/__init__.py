@@ -11,26 +11,15 @@ from typing import Any
 
 import torch
 
-from torchport.capture.repairs.cast_layers import cast_layers
-from torchport.capture.repairs.causal_masks import causal_masks
-from torchport.capture.repairs.fake_quantizers import fake_quantizers
-from torchport.capture.repairs.flex_attention import flex_attention
-from torchport.capture.repairs.gradient_switches import gradient_switches
-from torchport.capture.repairs.inner_wrappers import inner_wrappers
-from torchport.capture.repairs.one_hot import one_hot
-from torchport.capture.repairs.padded_encoder import padded_encoder
-from torchport.capture.repairs.quantized import quantized
+from torchport.capture.repairs.attention import causal_masks, flex_attention, padded_encoder
+from torchport.capture.repairs.modules import cast_layers, gradient_switches, inner_wrappers
+from torchport.capture.repairs.programs import shapes_of_operators, weights_alone
+from torchport.capture.repairs.quantized_layers import fake_quantizers, quantized
 from torchport.capture.repairs.recurrent import recurrent
 from torchport.capture.repairs.repair import CaptureRepair, ProgramRepair
-from torchport.capture.repairs.settled_slices import settled_slices
-from torchport.capture.repairs.shapes_of_operators import shapes_of_operators
-from torchport.capture.repairs.spaced import spaced
-from torchport.capture.repairs.strided_views import strided_views
 from torchport.capture.repairs.symbolic_sizes import symbolic_sizes
-from torchport.capture.repairs.value_checks import value_checks
-from torchport.capture.repairs.views_as_reshapes import views_as_reshapes
-from torchport.capture.repairs.weights_alone import weights_alone
-from torchport.capture.repairs.written_places import written_places
+from torchport.capture.repairs.value_dependent import one_hot, spaced, value_checks, written_places
+from torchport.capture.repairs.views import settled_slices, strided_views, views_as_reshapes
 from torchport.operators import registration
 from torchport.operators.registration import Registered
 

@@ -9,15 +9,13 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
-from torchport.capture import symbolic_functions
-from torchport.capture.blame import line_of_error, watch_guards
-from torchport.capture.guards import Challenge, Guard, challenges
+from torchport.capture import autograd_functions
+from torchport.capture.guards import Challenge, Guard, challenges, watch_guards
 from torchport.capture.origins import complete_metadata
 from torchport.capture.repairs import for_failed_capture, for_failed_translation, repaired
-from torchport.capture.repairs.empty_shapes import mean_zero
-from torchport.capture.repairs.weights_alone import computed, weights_alone
-from torchport.capture.repairs.written_out import WRITTEN_OUT, kept
-from torchport.capture.routes.base import Captured, Request
+from torchport.capture.repairs.programs import WRITTEN_OUT, computed, kept, mean_zero, weights_alone
+from torchport.capture.routes.route import Captured, Request
+from torchport.capture.source_lines import line_of_error
 from torchport.capture.structure import FlatModule
 from torchport.errors import CaptureError, RefusedError
 from torchport.operators import composition, library, lowering, symbolic
@@ -50,7 +48,7 @@ def mapped(
     The user's come before ours: those given for this export, then symbolics and compositions that were registered, then
     what operators defined once say of themselves.
     """
-    users = {**lowerings.translations(), **symbolic.translations(opset), **symbolic_functions.translations(), **given}
+    users = {**lowerings.translations(), **symbolic.translations(opset), **autograd_functions.translations(), **given}
     ours = {op: f for op, f in library.compositions().items() if op not in users}
     traced = {op: f for op, f in lowering.compositions().items() if op not in users}
     program = composition.composed(program, {**ours, **traced, **composition.compositions()})
@@ -114,7 +112,7 @@ def exported(request: Request, repairs: list[str]) -> tuple[torch.export.Exporte
             with (
                 watch_guards() as guards,
                 repaired(request.call.target, known) as applied,
-                symbolic_functions.as_operators() as used,
+                autograd_functions.as_operators() as used,
             ):
                 program = _torch_export(request)
             applied += used
@@ -259,7 +257,7 @@ def _how_to_map(operator: str) -> str:
 
 
 def _line_of_operator(program: torch.export.ExportedProgram, operator: str) -> str:
-    from torchport.capture.blame import line_of_stack
+    from torchport.capture.source_lines import line_of_stack
 
     for node in program.graph.nodes:
         if str(node.target).startswith(operator):

@@ -12,22 +12,20 @@ from typing import Any
 
 import torch
 
-from torchport.capture.blame import line_of_error, place, site_of_error
-from torchport.capture.dynamic import InputDims
-from torchport.capture.guards import Challenge, Guard
-from torchport.capture.ones import watch_ones
-from torchport.capture.places import Site
-from torchport.capture.rewrite.attributes import watching
-from torchport.capture.rewrite.looks import sites_looked_at
-from torchport.capture.rewrite.merging import DifferentBranchesError
-from torchport.capture.rewrite.plan import Plan, Rewritten
-from torchport.capture.rewrite.refusal import RewriteError
-from torchport.capture.rewrite.rows import StackedRows
-from torchport.capture.rewrite.sharing import noticing
-from torchport.capture.rewrite.sizes import OpenSizes
-from torchport.capture.rewrite.transform import RewriteLineError
+from torchport.capture.control_flow import RewriteError
+from torchport.capture.control_flow.conversions import OpenSizes
+from torchport.capture.control_flow.dynamic_lists import StackedRows
+from torchport.capture.control_flow.loops import noticing
+from torchport.capture.control_flow.merging import DifferentBranchesError
+from torchport.capture.control_flow.plan import Plan, Rewritten
+from torchport.capture.control_flow.tracing import watching
+from torchport.capture.control_flow.transform import RewriteLineError
+from torchport.capture.dynamic_dims import InputDims
+from torchport.capture.frozen_branches import sites_looked_at
+from torchport.capture.guards import Challenge, Guard, watch_ones
 from torchport.capture.routes import export
-from torchport.capture.routes.base import Captured, Request
+from torchport.capture.routes.route import Captured, Request
+from torchport.capture.source_lines import Site, line_of_error, place, site_of_error
 from torchport.capture.structure import Call
 from torchport.errors import CaptureError
 from torchport.process import silence

@@ -17,10 +17,10 @@ import onnx_ir as ir
 import torch
 from torch.onnx import TrainingMode
 
-from torchport.capture.blame import line_of_error, place
 from torchport.capture.repairs import repaired
-from torchport.capture.routes.base import Captured, Request
 from torchport.capture.routes.export import doubts
+from torchport.capture.routes.route import Captured, Request
+from torchport.capture.source_lines import line_of_error, place
 from torchport.capture.structure import FlatModule
 from torchport.errors import CaptureError, OpsetError
 from torchport.operators import lowering

@@ -1,0 +1,204 @@
+"""Fixes on an ExportedProgram or on its translation."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Container, Iterator
+from typing import Any
+
+import onnx_ir as ir
+import torch
+from torch._export.passes.lift_constants_pass import ConstantAttrMap, lift_constants_pass
+from torch.fx import Node
+from torch.overrides import TorchFunctionMode
+
+from torchport.capture.repairs.repair import capture_repair, program_repair
+from torchport.operators import fake_shapes
+from torchport.operators.library import own_operators
+from torchport.torch_compat import registries
+
+# Operators without an ONNX translation that see nothing but weights: their answers are computed now.
+#
+# A parametrization makes a weight of other weights, by a matrix exponential say, which ONNX has no word for. It gives
+# the same weight whatever the input is.
+
+_MISSING = "No ONNX function found"
+
+
+@program_repair("weights made of weights computed beforehand")
+def weights_alone(program: torch.export.ExportedProgram, error: Exception) -> torch.export.ExportedProgram | None:
+    """A program in which all that sees nothing but weights is computed. None if there is no such thing.
+
+    Which operators lack a translation is not asked: the error knows them by the names of their parts.
+    """
+    if _MISSING not in f"{error} {error.__cause__ or ''}":
+        return None
+    values = _folded(program)
+    return _with_constants(program, values) if any(node.op == "call_function" for node in values) else None
+
+
+def computed(program: torch.export.ExportedProgram, operators: Container[Any]) -> torch.export.ExportedProgram | None:
+    """The same, where one of these operators, which make long graphs, sees nothing but weights."""
+    calls = [n for n in program.graph.nodes if n.op == "call_function" and n.target in operators]
+    if not calls:
+        return None
+    values = _folded(program)
+    return _with_constants(program, values) if any(call in values for call in calls) else None
+
+
+def _weights(program: torch.export.ExportedProgram) -> dict[Node, Any]:
+    """The placeholders that hold weights, without buffers that the model writes to."""
+    signature = program.graph_signature
+    written = set(signature.buffers_to_mutate.values())
+    names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+    constants = signature.inputs_to_lifted_tensor_constants
+    found: dict[Node, Any] = {}
+    for node in program.graph.nodes:
+        if node.op == "placeholder" and node.name in names and names[node.name] not in written:
+            tensors = {**program.constants, **program.state_dict}
+            found[node] = tensors[names[node.name]].detach()
+        elif node.op == "placeholder" and node.name in constants:
+            found[node] = program.constants[constants[node.name]]
+    return found
+
+
+def _folded(program: torch.export.ExportedProgram) -> dict[Node, Any]:
+    """The weights, and what every node that sees weights alone gives."""
+    values = _weights(program)
+    with torch.no_grad():
+        for node in program.graph.nodes:
+            if node.op == "call_function" and not _draws(node) and all(n in values for n in node.all_input_nodes):
+                args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda n: values[n])
+                values[node] = node.target(*args, **kwargs)
+    return values
+
+
+def _draws(node: Node) -> bool:
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+
+
+def _with_constants(program: torch.export.ExportedProgram, values: dict[Node, Any]) -> torch.export.ExportedProgram:
+    """The program with constants in the place of computed nodes that others use."""
+    graph, module = program.graph, program.graph_module
+    computed = [n for n in graph.nodes if n.op == "call_function" and isinstance(values.get(n), torch.Tensor)]
+    for number, node in enumerate(n for n in computed if any(user not in values for user in n.users)):
+        name = f"weight_made_of_weights_{number}"
+        setattr(module, name, values[node].contiguous())
+        with graph.inserting_before(node):
+            constant = graph.get_attr(name)
+        constant.meta = copy.copy(node.meta)
+        node.replace_all_uses_with(constant, delete_user_cb=lambda user: user not in values)
+    graph.eliminate_dead_code()
+    program.constants.update(lift_constants_pass(module, program.graph_signature, ConstantAttrMap()))
+    module.recompile()
+    return program
+
+
+# Tensors written out inside a branch or a loop: `x.new_tensor(0.0)`, `torch.tensor([1, 2])`, `x[:, [2, 0]]`.
+#
+# In the graph of a branch torch.export keeps them as constants, and torch.onnx, which takes the program apart once
+# more, makes fake tensors of those: ".numpy() is not supported for tensor subclasses". They become calls of
+# torchport::literal, whose arguments are the numbers (operators/library/literal.py).
+#
+# torch 2.13.
+
+WRITTEN_OUT = "tensors written out in branches"
+
+
+def kept(program: torch.export.ExportedProgram) -> bool:
+    """Put the numbers of such tensors into the graph; whether there were any."""
+    found = False
+    for part in program.graph_module.modules():
+        if isinstance(part, torch.fx.GraphModule) and part is not program.graph_module:
+            found |= _kept_in(part)
+    return found
+
+
+def _kept_in(part: torch.fx.GraphModule) -> bool:
+    constants = [(n, getattr(part, str(n.target), None)) for n in part.graph.find_nodes(op="get_attr")]
+    written = [(n, tensor) for n, tensor in constants if isinstance(tensor, torch.Tensor) and not tensor.is_complex()]
+    for node, tensor in written:
+        with part.graph.inserting_before(node):
+            call = part.graph.call_function(*own_operators.call_for(tensor))
+        call.meta = node.meta
+        node.replace_all_uses_with(call)
+        part.graph.erase_node(node)
+    for name in {str(node.target) for node, _ in written}:
+        delattr(part, name)  # else it counts as a weight
+    if written:
+        part.recompile()
+    return bool(written)
+
+
+# Reshape of an empty tensor: torch's translation writes the sizes as they are, and ONNX takes 0 for "as it was".
+#
+# A size of 0 among constant sizes is meant, so the node is told so. Without -1 beside it: ONNX has no such form.
+
+
+def mean_zero(model: ir.Model) -> None:
+    """Sizes of 0 mean 0, in place."""
+    for node in ir.traversal.RecursiveGraphIterator(model.graph):
+        if node.op_type != "Reshape" or node.domain not in ("", "ai.onnx") or len(node.inputs) < 2:
+            continue
+        sizes = ir.convenience.get_const_tensor(node.inputs[1]) if node.inputs[1] is not None else None
+        if sizes is None:
+            continue
+        numbers = sizes.numpy().tolist()
+        if 0 in numbers and -1 not in numbers:
+            node.attributes["allowzero"] = ir.AttrInt64("allowzero", 1)
+
+
+# Operators of a C++ library that came without a function for their shapes, which torch.export asks for.
+#
+# They are run on random numbers at a few sizes, and their shapes taken from that. What is learned so is registered with
+# torch as the user could have done with `torch.library.register_fake`, and stays.
+
+_OF_TORCH = ("aten", "prims", "prim", "torchport", "quantized", "quantized_decomposed", "higher_order")
+
+
+def _needs_shapes_of_operators(error: Exception) -> bool:
+    seen: BaseException | None = error
+    while seen is not None:
+        if type(seen).__name__ == "UnsupportedOperatorException":
+            return True
+        seen = seen.__cause__ or seen.__context__
+    return False
+
+
+@capture_repair("shapes of operators learned from runs", after=_needs_shapes_of_operators)
+@contextlib.contextmanager
+def shapes_of_operators(target: Any) -> Iterator[list[str]]:
+    learned: list[str] = []
+    with _Learn(learned):
+        yield learned
+
+
+class _Learn(TorchFunctionMode):
+    def __init__(self, learned: list[str]) -> None:
+        super().__init__()
+        self.learned = learned
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for overload in _overloads(func):
+            if overload._schema.name.partition("::")[0] not in _OF_TORCH and not registries.has_shapes(overload):
+                _register(overload)
+                self.learned.append(overload._schema.name)
+        return func(*args, **(kwargs or {}))
+
+
+def _overloads(func: Any) -> list[Any]:
+    if isinstance(func, torch._ops.OpOverloadPacket):
+        return [getattr(func, name) for name in func.overloads()]
+    return [func] if isinstance(func, torch._ops.OpOverload) else []
+
+
+def _register(overload: Any) -> None:
+    names = [a.name for a in overload._schema.arguments]
+    name = overload._schema.name + (f".{overload._overloadname}" if overload._overloadname != "default" else "")
+
+    def fake(*args: Any, **kwargs: Any) -> Any:
+        given = [*args, *(kwargs[n] for n in names[len(args) :] if n in kwargs)]
+        return fake_shapes.inferred(overload, given, name)
+
+    torch.library.register_fake(name, fake)

@@ -1,0 +1,181 @@
+"""Functions whose result depends on values: cov, equal, one_hot, linspace, writes at an index."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from torchport.capture.repairs.repair import capture_repair
+from torchport.capture.source_lines import line_of_error
+from torchport.operators import registration
+from torchport.operators.library.linalg_solve import lstsq
+from torchport.operators.library.losses import ctc_loss
+from torchport.operators.library.shapes import is_open, linspace, logspace
+from torchport.operators.library.statistics import combinations, corrcoef, cov
+from torchport.operators.registration import replaces
+
+# torch.cov, torch.corrcoef, torch.combinations, torch.linalg.lstsq, ctc_loss, torch.equal, torch.allclose.
+#
+# They look at values as they compute. They are called in the form of torchport's library instead, which gives the same
+# numbers without looking. The truth of two tensors being equal is asked for with `item()`, which torch.export knows.
+
+_SIGNS = ("aten.equal", "aten.allclose", "aten._ctc_loss", "aten.linalg_lstsq", "unbacked symbols")
+
+
+@replaces("torch.equal", "torch.Tensor.equal")
+def equal(input: Any, other: Any) -> Any:
+    return (input == other).all().item() if input.shape == other.shape else False
+
+
+@replaces("torch.allclose", "torch.Tensor.allclose")
+def allclose(input: Any, other: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Any:
+    return torch.isclose(input, other, rtol, atol, equal_nan).all().item()
+
+
+replaces("torch.cov", "torch.Tensor.cov")(cov)
+replaces("torch.corrcoef", "torch.Tensor.corrcoef")(corrcoef)
+replaces("torch.combinations")(combinations)
+replaces("torch.linalg.lstsq")(lstsq)
+replaces("torch.nn.functional.ctc_loss")(ctc_loss)
+
+
+def _needs_value_checks(error: Exception) -> bool:
+    return any(sign in str(error) for sign in _SIGNS)
+
+
+@capture_repair("functions that look at values by ones that do not", after=_needs_value_checks)
+@contextlib.contextmanager
+def value_checks(target: Any) -> Iterator[bool]:
+    with _Instead():
+        yield True
+
+
+class _Instead(TorchFunctionMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self._instead = registration.found(registration.registered_in(__name__))
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self._instead.get(func, func)(*args, **(kwargs or {}))
+
+
+# `one_hot(x)` without a number of classes: one more than the largest in `x`, which torch.export does not take.
+#
+# Compared with the numbers up to that one it is a shape that comes from a value, like any other.
+
+
+def _needs_one_hot(error: Exception) -> bool:
+    return "data-dependent" in str(error) and "one_hot" in line_of_error(error)
+
+
+@capture_repair("one_hot with as many classes as the values say", after=_needs_one_hot)
+@contextlib.contextmanager
+def one_hot(target: Any) -> Iterator[bool]:
+    with _OneHot():
+        yield True
+
+
+class _OneHot(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is not torch.nn.functional.one_hot or _classes(*args, **kwargs) != -1:
+            return func(*args, **kwargs)
+        numbers = args[0] if args else kwargs.get("tensor", kwargs.get("input"))
+        classes = numbers.max().item() + 1
+        torch._check(classes >= 0)
+        return (numbers.unsqueeze(-1) == torch.arange(classes)).to(torch.int64)
+
+
+def _classes(tensor: Any = None, num_classes: Any = -1, **_: Any) -> Any:
+    return num_classes
+
+
+# `torch.linspace` and `torch.logspace` with a number of steps that comes from a value, or from a size that varies.
+#
+# torch.export asks whether there is one step or none, which only the running model knows. The form of torchport's
+# library does not ask.
+
+replaces("torch.linspace")(linspace)
+replaces("torch.logspace")(logspace)
+
+
+def _needs_spaced(error: Exception) -> bool:
+    where = f"{line_of_error(error)} {getattr(error, 'where', '')}"
+    return ("data-dependent" in str(error) or "was fixed to" in str(error)) and "space(" in where
+
+
+@capture_repair("linspace with as many steps as the values say", after=_needs_spaced)
+@contextlib.contextmanager
+def spaced(target: Any) -> Iterator[bool]:
+    with _Spaced():
+        yield True
+
+
+class _Spaced(TorchFunctionMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self._instead = registration.found(registration.registered_in(__name__))
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        return (self._instead[func] if func in self._instead and is_open(*args, **kwargs) else func)(*args, **kwargs)
+
+
+# `x[i] = value` with an `i` that is a tensor of one number, `x[:, n] = value` with an `n` that is a symbolic size.
+#
+# torch.export asks for the number's value there, or takes no symbol at all. Reading it handles; for writing, a place
+# that a tensor says becomes a list of one place, and one that a size says a view to write to.
+
+_WRITES = re.compile(r"\]\s*(//|\*\*|[-+*/@%&|^])?=(?!=)")
+
+
+def _needs_written_places(error: Exception) -> bool:
+    text = str(error)
+    return ("data-dependent" in text or "got SymInt" in text) and _WRITES.search(line_of_error(error)) is not None
+
+
+@capture_repair("writing at a place a tensor or a size says", after=_needs_written_places)
+@contextlib.contextmanager
+def written_places(target: Any) -> Iterator[bool]:
+    with _Places():
+        yield True
+
+
+class _Places(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is not torch.Tensor.__setitem__:
+            return func(*args, **(kwargs or {}))
+        tensor, index, value = args
+        parts = index if isinstance(index, tuple) else (index,)
+        if any(isinstance(p, torch.SymInt) for p in parts) and not any(isinstance(p, torch.Tensor) for p in parts):
+            _view(tensor, parts).copy_(value if isinstance(value, torch.Tensor) else torch.full((), value))
+            return None
+        return func(tensor, tuple(map(_listed, parts)) if isinstance(index, tuple) else _listed(index), value)
+
+
+def _listed(index: Any) -> Any:
+    """A single place as a list of one."""
+    single = isinstance(index, torch.Tensor) and index.dim() == 0 and index.dtype in (torch.int64, torch.int32)
+    return index.reshape(1) if single else index
+
+
+def _view(tensor: torch.Tensor, parts: tuple[Any, ...]) -> torch.Tensor:
+    """`tensor[parts]` by numbers, slices, None and `...`, step by step."""
+    axis = 0
+    for number, part in enumerate(parts):
+        if part is Ellipsis:
+            axis = tensor.dim() - sum(p is not None for p in parts[number + 1 :])
+        elif part is None:
+            tensor = tensor.unsqueeze(axis)
+            axis += 1
+        elif isinstance(part, slice):
+            tensor = torch.ops.aten.slice.Tensor(tensor, axis, part.start, part.stop, part.step or 1)
+            axis += 1
+        else:
+            tensor = tensor.select(axis, part)
+    return tensor

@@ -1,0 +1,108 @@
+"""A route's interface, what it is given and gives back, and the order in which routes are tried."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any, Protocol
+
+import onnx_ir as ir
+import torch
+
+from torchport.capture.dynamic_dims import InputDims
+from torchport.capture.guards import Challenge
+from torchport.capture.structure import Call
+from torchport.errors import OptionError
+from torchport.results import Finding
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """What to capture.
+
+    Attributes:
+        call: the model and its example, flat.
+        tensors: the inputs to capture with. They may be larger than the example's: torch freezes sizes of 0 and 1.
+        dims: which axes may vary, by input name.
+        weights_apart: keep every weight under its own name, nothing folded or merged.
+        opset: the opset wanted. A route comes as near as it can by itself; the rest is conversion.
+        program: an ExportedProgram, when that is what the user gave.
+    """
+
+    call: Call
+    tensors: tuple[torch.Tensor, ...]
+    dims: InputDims
+    opset: int
+    fold_constants: bool = True
+    weights_apart: bool = False
+    translations: Mapping[Any, Callable[..., Any]] = dataclasses.field(default_factory=dict)
+    custom_opsets: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    program: torch.export.ExportedProgram | None = None
+    verbose: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Captured:
+    """An ONNX model straight from a route: inputs and outputs in order, names not yet the user's.
+
+    Attributes:
+        suspects: lines at which the capture may have frozen a choice; each asks for more proof.
+        example_only: the capture followed the example and nothing else; it asks for more proof in any case.
+        repairs: the names of the repairs it took, see capture/repairs.
+        challenges: sizes at which the capture's assumptions do not hold, to be asked in the proof.
+        reasons: why it may answer otherwise than the model; said only if it does.
+    """
+
+    model: ir.Model
+    suspects: tuple[Finding, ...] = ()
+    challenges: tuple[Challenge, ...] = ()
+    example_only: bool = False
+    repairs: tuple[str, ...] = ()
+    reasons: tuple[Finding, ...] = ()
+
+
+class Route(Protocol):
+    """One way to capture. Raises CaptureError, OpsetError or lets nothing else out."""
+
+    def __call__(self, request: Request) -> Captured: ...
+
+
+# Which routes there are, and in which order to try them.
+
+ROUTES = ("export", "rewrite", "script", "trace")
+
+
+def order(target: Any, route: str) -> tuple[str, ...]:
+    """The routes to try for a model: the one asked for, or all that make sense, the surest first.
+
+    `export` keeps most and blames best; `rewrite` is `export` with control flow rewritten; `script` keeps control flow
+    too, of code TorchScript understands; `trace` takes anything, and is trusted least.
+    """
+    if route not in (*ROUTES, "auto"):
+        raise OptionError(f"there is no route '{route}'", next_step=f"use auto, {', '.join(ROUTES)}")
+    possible = _possible(target)
+    if route == "auto":
+        return possible
+    if route not in possible:
+        raise OptionError(
+            f"route '{route}' cannot take {_kind(target)}", next_step=f"use route {' or '.join(possible)}"
+        )
+    return (route,)
+
+
+def _possible(target: Any) -> tuple[str, ...]:
+    if isinstance(target, torch.export.ExportedProgram):
+        return ("export",)
+    if isinstance(target, (torch.jit.ScriptModule, torch.jit.ScriptFunction)):
+        return ("script",)
+    return ROUTES
+
+
+def _kind(target: Any) -> str:
+    return "an ExportedProgram" if isinstance(target, torch.export.ExportedProgram) else "a TorchScript module"
+
+
+def load(route: str) -> Route:
+    """The route's function; its module is imported only when its turn comes."""
+    return import_module(f"torchport.capture.routes.{route}").capture
