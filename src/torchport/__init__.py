@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from torchport.capture.control_flow import flow as flow
     from torchport.comparing.recording import record as record
     from torchport.comparing.reducing import reduce as reduce
+    from torchport.conversion.export import export as export
+    from torchport.conversion.rewrite import rewrite as rewrite
+    from torchport.conversion.verify import verify as verify
     from torchport.engines.session import (
         Session as Session,
         open_session as session,  # noqa: F401 -- its public name
@@ -36,9 +39,6 @@ if TYPE_CHECKING:
     from torchport.operators.definition import Operator as Operator, operator as operator
     from torchport.operators.symbolic import symbolic as symbolic
     from torchport.pipeline.comparing import compare as compare
-    from torchport.pipeline.exporting import export as export
-    from torchport.pipeline.rewriting import rewrite as rewrite
-    from torchport.pipeline.verifying import verify as verify
     from torchport.results import (
         Attempt as Attempt,
         Dim as Dim,
@@ -54,6 +54,9 @@ __getattr__, __dir__, __all__ = lazy_names(
         "torchport.capture.control_flow.flow": "=flow",
         "torchport.comparing.recording": "record",
         "torchport.comparing.reducing": "reduce",
+        "torchport.conversion.export": "export",
+        "torchport.conversion.rewrite": "rewrite",
+        "torchport.conversion.verify": "verify",
         "torchport.engines.session": "Session open_session=session",
         "torchport.errors": "=errors CaptureError OpsetError ProofError TorchportError",
         "torchport.graph": "=graph",
@@ -63,9 +66,6 @@ __getattr__, __dir__, __all__ = lazy_names(
         "torchport.operators.definition": "Operator operator",
         "torchport.operators.symbolic": "symbolic",
         "torchport.pipeline.comparing": "compare",
-        "torchport.pipeline.exporting": "export",
-        "torchport.pipeline.rewriting": "rewrite",
-        "torchport.pipeline.verifying": "verify",
         "torchport.results": "Attempt Dim Exported Finding Proof",
     },
 )

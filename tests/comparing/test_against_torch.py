@@ -16,8 +16,9 @@ from torch import nn
 import torchport as tp
 from torchport.comparing.comparison import Comparison
 from torchport.comparing.torch_events import Event, watched
+from torchport.conversion import export as exporting
 from torchport.errors import TorchportError
-from torchport.pipeline import compared_regions, exporting
+from torchport.pipeline import compared_regions
 from torchport.process import silence
 
 

@@ -72,8 +72,8 @@ def command(
     """
     with progress(quiet or as_json) as say:
         say("loading")
+        from torchport.conversion.export import DEFAULT_OPSET, export
         from torchport.files.filesystem import check_target
-        from torchport.pipeline.exporting import DEFAULT_OPSET, export
 
         check_target(output)
         options["libraries"] = load_libraries(options["libraries"])

@@ -13,9 +13,9 @@ from torchport.cli.given import gather, load, model_options
 from torchport.cli.show import common, print_json, progress
 
 if TYPE_CHECKING:
+    from torchport.conversion.coverage import Coverage
     from torchport.operators.catalog import TorchOperator
     from torchport.operators.onnx_catalog import OnnxOperator
-    from torchport.pipeline.coverage import Coverage
 
 _MOST = 40  # names shown without --all
 
@@ -114,7 +114,7 @@ def coverage(
     """List every operator MODEL uses, and whether it gets to ONNX. Exit code 1 if one does not."""
     with progress(quiet or as_json) as say:
         say("loading")
-        from torchport.pipeline.coverage import coverage as cover
+        from torchport.conversion.coverage import coverage as cover
 
         source = load(model, seed=seed, trust=trust)
         args, kwargs = gather(source, inputs, seed)

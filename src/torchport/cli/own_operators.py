@@ -116,7 +116,7 @@ def test(file: str, as_json: bool, quiet: bool) -> None:
     with progress(quiet or as_json) as say:
         say("loading")
         own = defined_in(file)
-        from torchport.pipeline.operator_trials import test as compare
+        from torchport.conversion.operator_test import test as compare
 
         trials = []
         for op in own:

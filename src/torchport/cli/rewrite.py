@@ -33,7 +33,7 @@ def command(
     """
     with progress(quiet or as_json) as say:
         say("loading")
-        from torchport.pipeline.rewriting import rewrite
+        from torchport.conversion.rewrite import rewrite
 
         source = load(model, seed=seed, trust=trust)
         args, kwargs = gather(source, inputs, seed, required=False)

@@ -39,8 +39,8 @@ def command(
     """
     with progress(quiet or as_json) as say:
         say("loading")
+        from torchport.conversion.verify import verify
         from torchport.files import onnx_files
-        from torchport.pipeline.verifying import verify
 
         onnx_files.load(file)  # a broken file is said before a slow import
         source = load(against, seed=seed, trust=trust)

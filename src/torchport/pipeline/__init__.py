@@ -1,1 +1,0 @@
-"""The main road: capture, prove, save. The only room that knows every other."""

@@ -20,12 +20,12 @@ from torchport.comparing.against_onnx import OnnxReference
 from torchport.comparing.divergence import Region
 from torchport.comparing.layered import Layered
 from torchport.comparing.layers import look
+from torchport.conversion.export import export
 from torchport.editing.extract import cut
 from torchport.errors import TorchportError
 from torchport.irtools.metadata import origin_of
 from torchport.numerics.check import glance
 from torchport.numerics.tolerance import Tolerance
-from torchport.pipeline.exporting import export
 from torchport.tensors import Array, to_numpy
 
 _HELD = 3  # times its weights is what exporting a module takes

@@ -148,7 +148,7 @@ class TorchSide:
 
     def exported(self, like: OnnxSide) -> OnnxSide:
         """The model as ONNX, with the interface of another."""
-        from torchport.pipeline.exporting import export
+        from torchport.conversion.export import export
 
         args, kwargs = self._given
         pairs = zip(self.inputs, like.session.inputs, strict=False)

@@ -17,6 +17,7 @@ from torchport.comparing.comparison import Comparison
 from torchport.comparing.evidence import make_folder
 from torchport.comparing.layered import BUDGET
 from torchport.comparing.precision import Precision, needs_precision
+from torchport.conversion.subject import Progress
 from torchport.engines.registry import check_engines
 from torchport.errors import EngineError, EngineMissingError, InputError, OptionError
 from torchport.inputs.samples import Sample, save_call
@@ -37,7 +38,6 @@ from torchport.pipeline.compared_sides import (
     numbers,
     take,
 )
-from torchport.pipeline.job import Progress
 from torchport.process import uncollected
 from torchport.results import Finding
 from torchport.tensors import Array

@@ -12,11 +12,11 @@ import torch
 from torchport.capture.routes import export
 from torchport.capture.routes.route import Request
 from torchport.capture.source_lines import line_of_stack
+from torchport.conversion.subject import Job
 from torchport.errors import CaptureError
 from torchport.operators import catalog
 from torchport.operators.composition import operator_calls
 from torchport.operators.lowering import Lowerings
-from torchport.pipeline.job import Job
 from torchport.process import silence
 from torchport.torch_compat import registries
 from torchport.torch_compat.higher_order import translations as flow_translations

@@ -15,11 +15,11 @@ from torchport.capture import models
 from torchport.capture.inputs import build_inputs
 from torchport.capture.reference import Mode
 from torchport.capture.structure import Call, signature_of
+from torchport.conversion.subject import Job, Progress
 from torchport.engines.session import Session, open_session
 from torchport.errors import FileError, InputError
 from torchport.files import onnx_files
 from torchport.inputs.spec import InputSpec
-from torchport.pipeline.job import Job, Progress
 from torchport.process import silence
 from torchport.results import Finding, Proof
 from torchport.tensors import to_numpy

@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from torchport.conversion.export import export
 from torchport.engines.session import Session, open_session
 from torchport.errors import OptionError, TorchportError
 from torchport.numerics.check import check_output
 from torchport.numerics.tolerance import tolerance
 from torchport.operators.definition import Operator
-from torchport.pipeline.exporting import export
 from torchport.tensors import dtype_name, to_numpy
 
 _ROUNDS = 5

@@ -17,6 +17,7 @@ from torchport.capture.guards import Challenge
 from torchport.capture.repairs.quantized_layers import overflow, quantized
 from torchport.capture.routes.route import Captured, Request, load
 from torchport.capture.source_lines import is_user_file
+from torchport.conversion.subject import Job
 from torchport.engines import custom_operators
 from torchport.engines.onnxruntime import kernel_types
 from torchport.engines.onnxruntime.engine import has_kernels
@@ -26,7 +27,6 @@ from torchport.irtools import metadata
 from torchport.irtools.metadata import find_origin
 from torchport.irtools.types import tensor_infos
 from torchport.opset import convert as opsets
-from torchport.pipeline.job import Job
 from torchport.process import silence
 from torchport.results import Attempt, Exported, Finding, Proof
 from torchport.verification import cases

@@ -9,8 +9,8 @@ from torchport.capture import models
 from torchport.capture.control_flow.plan import Plan, Rewritten, plan_by_reading
 from torchport.capture.routes.rewrite import NOTHING, rewritten_program
 from torchport.capture.routes.route import Request
+from torchport.conversion.subject import Job
 from torchport.errors import CaptureError
-from torchport.pipeline.job import Job
 from torchport.process import silence
 
 _HEADER = """\

@@ -13,12 +13,12 @@ import torch
 from torchport import process
 from torchport.capture.reference import Mode
 from torchport.capture.routes.route import order
+from torchport.conversion.attempts import Attempts
+from torchport.conversion.subject import Job, Progress
 from torchport.errors import OptionError
 from torchport.files import onnx_files
 from torchport.files.filesystem import check_target
 from torchport.opset import convert as opsets
-from torchport.pipeline.attempts import Attempts
-from torchport.pipeline.job import Job, Progress
 from torchport.process import silence
 from torchport.results import Exported, Finding
 
