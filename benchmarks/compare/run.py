@@ -145,8 +145,8 @@ def report_reduce() -> None:
     import onnx_ir as ir
 
     import torchport as tp
-    from torchport.comparing.checks import Numbers
-    from torchport.comparing.recorded import Recorded
+    from torchport.comparison.reduce_checks import Numbers
+    from torchport.comparison.tensor_cache import Recorded
 
     def made(wrong: int | None) -> ir.Model:
         x = ir.val("x", ir.DataType.FLOAT, [4, 16])

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from torchport import errors as errors, graph as graph, operators as operators
     from torchport._version import __version__ as __version__
     from torchport.capture.control_flow import flow as flow
-    from torchport.comparing.recording import record as record
-    from torchport.comparing.reducing import reduce as reduce
+    from torchport.comparison.compare import compare as compare
+    from torchport.comparison.record import record as record
+    from torchport.comparison.reduce import reduce as reduce
     from torchport.conversion.export import export as export
     from torchport.conversion.rewrite import rewrite as rewrite
     from torchport.conversion.verify import verify as verify
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from torchport.operators.composition import composition as composition
     from torchport.operators.definition import Operator as Operator, operator as operator
     from torchport.operators.symbolic import symbolic as symbolic
-    from torchport.pipeline.comparing import compare as compare
     from torchport.results import (
         Attempt as Attempt,
         Dim as Dim,
@@ -52,8 +52,9 @@ __getattr__, __dir__, __all__ = lazy_names(
     {
         "torchport._version": "__version__",
         "torchport.capture.control_flow.flow": "=flow",
-        "torchport.comparing.recording": "record",
-        "torchport.comparing.reducing": "reduce",
+        "torchport.comparison.compare": "compare",
+        "torchport.comparison.record": "record",
+        "torchport.comparison.reduce": "reduce",
         "torchport.conversion.export": "export",
         "torchport.conversion.rewrite": "rewrite",
         "torchport.conversion.verify": "verify",
@@ -65,7 +66,6 @@ __getattr__, __dir__, __all__ = lazy_names(
         "torchport.operators.composition": "composition",
         "torchport.operators.definition": "Operator operator",
         "torchport.operators.symbolic": "symbolic",
-        "torchport.pipeline.comparing": "compare",
         "torchport.results": "Attempt Dim Exported Finding Proof",
     },
 )

@@ -14,11 +14,11 @@ import torch
 from torch import nn
 
 import torchport as tp
-from torchport.comparing.comparison import Comparison
-from torchport.comparing.torch_events import Event, watched
+from torchport.comparison import regions
+from torchport.comparison.result import Comparison
+from torchport.comparison.torch_trace import Event, watched
 from torchport.conversion import export as exporting
 from torchport.errors import TorchportError
-from torchport.pipeline import compared_regions
 from torchport.process import silence
 
 
@@ -167,7 +167,7 @@ def again(monkeypatch: pytest.MonkeyPatch) -> list[nn.Module]:
     """The modules that are exported again."""
     found: list[nn.Module] = []
     export = exporting.export
-    monkeypatch.setattr(compared_regions, "export", lambda m, *a, **k: (found.append(m.module), export(m, *a, **k))[1])
+    monkeypatch.setattr(regions, "export", lambda m, *a, **k: (found.append(m.module), export(m, *a, **k))[1])
     return found
 
 
@@ -214,7 +214,7 @@ def test_why_it_could_not_be_told_which_node_it_is(attention: Made, monkeypatch:
     def refuse(*args: Any, **options: Any) -> None:
         raise TorchportError("it fights back")
 
-    monkeypatch.setattr(compared_regions, "export", refuse)
+    monkeypatch.setattr(regions, "export", refuse)
     found = _compared(attention, model)
     assert "the model cannot be exported alone: it fights back" in " ".join(str(found).split())
 

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
 import torchport as tp
-from torchport.comparing.comparison import Comparison, Divergence
+from torchport.comparison.result import Comparison, Divergence
 from torchport.engines import registry, session
 from torchport.errors import (
     EngineMissingError,

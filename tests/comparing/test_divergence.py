@@ -6,9 +6,9 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
 
-from torchport.comparing.against_torch import Pair
-from torchport.comparing.divergence import Spread
-from torchport.comparing.layers import _inside, _levels
+from torchport.comparison.divergence import Spread
+from torchport.comparison.layer_scan import _inside, _levels
+from torchport.comparison.pair_torch import Pair
 from torchport.numerics.check import Glance
 
 

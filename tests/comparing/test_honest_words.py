@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import torchport as tp
-from torchport.comparing.comparison import Comparison
+from torchport.comparison.result import Comparison
 from torchport.engines import registry, session
 from torchport.errors import InputError, RandomModelError
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from torchport.comparing.input_hints import hint, same_inputs
+from torchport.comparison.input_differences import hint, same_inputs
 from torchport.inputs.samples import Sample
 
 RNG = np.random.default_rng(0)

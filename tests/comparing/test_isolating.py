@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import torchport as tp
-from torchport.comparing.comparison import Comparison, Layer
+from torchport.comparison.result import Comparison, Layer
 
 FEEDS = {"x": np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)}
 NAMES = ["a", "b", "c", "y"]

@@ -14,7 +14,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import torchport as tp
-from torchport.comparing.layered import Layered, Slices
+from torchport.comparison.intermediates import Layered, Slices
 from torchport.engines.registry import faults_of
 from torchport.errors import EngineError, InputError
 

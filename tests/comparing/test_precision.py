@@ -12,8 +12,8 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from torchport.comparing.precision import Precision, needs_precision
-from torchport.comparing.restoring import Restorer
+from torchport.comparison.mixed_precision import Precision, needs_precision
+from torchport.comparison.restore_layers import Restorer
 from torchport.errors import InputError
 from torchport.numerics.tolerance import Tolerance
 

@@ -18,8 +18,8 @@ from torch import nn
 from torch.utils._pytree import tree_map_only
 
 from torchport.cli.record import command
-from torchport.comparing.recording import record, record_program
-from torchport.comparing.saved_calls import rebuilt
+from torchport.comparison.record import record, record_program
+from torchport.comparison.recorded_calls import rebuilt
 from torchport.errors import InputError, OptionError, SaveError, SourceError
 from torchport.inputs.samples import Sample, read_samples
 

@@ -13,9 +13,9 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from torchport.comparing.checks import Command, Crash, Numbers, load_arrays
-from torchport.comparing.recorded import Recorded
-from torchport.comparing.reducing import Reduced, reduce
+from torchport.comparison.reduce import Reduced, reduce
+from torchport.comparison.reduce_checks import Command, Crash, Numbers, load_arrays
+from torchport.comparison.tensor_cache import Recorded
 from torchport.engines.session import open_session
 from torchport.errors import EngineError, InputError, OptionError
 from torchport.inputs.samples import save_arrays

@@ -97,13 +97,13 @@ def test_every_faulty_part_is_saved_when_all_are_asked_for(tmp_path: Path) -> No
 
 
 def test_a_crash_on_opening_needs_no_inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from torchport.comparing import checks
+    from torchport.comparison import reduce_checks
 
     def refuses(words: list[str], timeout: float | None) -> tuple[int, str]:
         broken = b"NoSuch" in Path(words[3]).read_bytes()  # what the process of its own would find, in less time
         return (1, "no kernel for NoSuch") if broken else (0, "")
 
-    monkeypatch.setattr(checks, "run", refuses)
+    monkeypatch.setattr(reduce_checks, "run", refuses)
     result = call(chain(tmp_path, 30, "NoSuch"), "--crash", "-o", tmp_path / "s.onnx", "-q", "--expect", "no kernel")
     assert result.exit_code == 0, result.output
     assert "1 of 40 nodes left" in result.output

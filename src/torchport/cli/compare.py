@@ -67,7 +67,7 @@ def command(
     budget = _bytes(memory)
     with progress(quiet or as_json) as say:
         say("loading")
-        from torchport.pipeline.comparing import compare
+        from torchport.comparison.compare import compare
 
         given = [_Given(a, seed, trust), *([_Given(b, seed, trust)] if b else [])]
         found = compare(

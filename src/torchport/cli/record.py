@@ -38,7 +38,7 @@ def command(
 
     Ends with the program's own exit code.
     """
-    from torchport.comparing.recording import record_program
+    from torchport.comparison.record import record_program
 
     # The result for machines has standard output to itself.
     apart = contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()

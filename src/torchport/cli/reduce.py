@@ -16,9 +16,9 @@ from torchport.cli.show import common, print_json, progress
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from torchport.comparing.checks import Numbers
-    from torchport.comparing.recorded import Recorded
-    from torchport.comparing.reducing import Check, Reduced
+    from torchport.comparison.reduce import Check, Reduced
+    from torchport.comparison.reduce_checks import Numbers
+    from torchport.comparison.tensor_cache import Recorded
 
 
 @click.command("reduce", short_help="Find the smallest part of a model that still fails a check.")
@@ -64,7 +64,7 @@ def command(file: str, output: str, as_json: bool, quiet: bool, all_parts: bool,
     _check_kind(options)
     with progress(quiet or as_json) as say:
         say("loading")
-        from torchport.comparing.reducing import reduce
+        from torchport.comparison.reduce import reduce
         from torchport.files import onnx_files
         from torchport.files.filesystem import check_target
 
@@ -89,7 +89,7 @@ def _check_kind(options: Mapping[str, Any]) -> None:
 
 def _asked(model: ir.Model, options: Mapping[str, Any]) -> tuple[Check, Recorded | None]:
     """The check, and what knows the tensors it is fed with."""
-    from torchport.comparing.checks import Command, Crash
+    from torchport.comparison.reduce_checks import Command, Crash
 
     limits = {"timeout": options["timeout"], "expect": options["expect"]}
     if options["check"] is not None:
@@ -105,7 +105,7 @@ def _asked(model: ir.Model, options: Mapping[str, Any]) -> tuple[Check, Recorded
 
 
 def _numbers(model: ir.Model, options: Mapping[str, Any]) -> tuple[Numbers, Recorded]:
-    from torchport.comparing.checks import Numbers
+    from torchport.comparison.reduce_checks import Numbers
     from torchport.engines.registry import engines
     from torchport.errors import OptionError
     from torchport.files import onnx_files
@@ -135,7 +135,7 @@ def _recorded(model: ir.Model, engine: str, options: Mapping[str, Any]) -> Recor
     from typing import cast
 
     from torchport.cli import run
-    from torchport.comparing.recorded import Recorded
+    from torchport.comparison.tensor_cache import Recorded
     from torchport.engines.session import Session
     from torchport.irtools.types import tensor_infos
 
@@ -164,7 +164,7 @@ def _numbered(output: str, place: int) -> Path:
 
 def _save(part: Reduced, fails: Check, path: Path) -> dict[str, str]:
     """The part, its inputs, and, if numbers were compared, what it should answer."""
-    from torchport.comparing.checks import Numbers
+    from torchport.comparison.reduce_checks import Numbers
     from torchport.files import onnx_files
 
     onnx_files.save(part.model, path, check=False)  # a part may fail because it is no valid model

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from torchport.comparing.carrying import requantized
-from torchport.comparing.recorded import Recorded, fit
-from torchport.comparing.restoring import Layer, Restorer
+from torchport.comparison.quantized_tensors import requantized
+from torchport.comparison.restore_layers import Layer, Restorer
+from torchport.comparison.tensor_cache import Recorded, fit
 from torchport.editing.extract import cut, without_unused_inputs
 from torchport.engines.session import open_session
 from torchport.errors import EngineError, InputError

@@ -16,10 +16,10 @@ import onnx_ir as ir
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from torchport.comparing.against_onnx import OnnxReference
-from torchport.comparing.divergence import Region
-from torchport.comparing.layered import Layered
-from torchport.comparing.layers import look
+from torchport.comparison.divergence import Region
+from torchport.comparison.intermediates import Layered
+from torchport.comparison.layer_scan import look
+from torchport.comparison.pair_onnx import OnnxReference
 from torchport.conversion.export import export
 from torchport.editing.extract import cut
 from torchport.errors import TorchportError

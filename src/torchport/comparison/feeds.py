@@ -13,12 +13,12 @@ import numpy as np
 
 from torchport.capture import models
 from torchport.capture.structure import put_together, signature_of
-from torchport.comparing.input_hints import same_inputs
-from torchport.comparing.saved_calls import described, noted
+from torchport.comparison.input_differences import same_inputs
+from torchport.comparison.recorded_calls import described, noted
+from torchport.comparison.sides import OnnxSide, SavedSide, Side, is_onnx, is_saved
 from torchport.errors import InputError
 from torchport.inputs.create import made_up
 from torchport.inputs.samples import OUTPUT, Sample, is_unnamed, read_samples
-from torchport.pipeline.compared_sides import OnnxSide, SavedSide, Side, is_onnx, is_saved
 from torchport.results import Finding
 from torchport.tensors import is_torch, to_numpy
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Mapping
 
 import onnx_ir as ir
 
-from torchport.comparing.against_onnx import alike
-from torchport.comparing.against_torch import Pair
-from torchport.comparing.layered import Layered
-from torchport.comparing.layers import Reference
+from torchport.comparison.intermediates import Layered
+from torchport.comparison.layer_scan import Reference
+from torchport.comparison.pair_onnx import alike
+from torchport.comparison.pair_torch import Pair
 from torchport.editing.extract import cut
 from torchport.engines.registry import faults_of
 from torchport.engines.session import open_session

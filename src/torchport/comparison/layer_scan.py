@@ -8,10 +8,10 @@ from typing import Any, Protocol
 
 import onnx_ir as ir
 
-from torchport.comparing.against_torch import Pair
-from torchport.comparing.comparison import Layer, State
-from torchport.comparing.divergence import Region, Spread
-from torchport.comparing.layered import Layered, Slices
+from torchport.comparison.divergence import Region, Spread
+from torchport.comparison.intermediates import Layered, Slices
+from torchport.comparison.pair_torch import Pair
+from torchport.comparison.result import Layer, State
 from torchport.irtools.metadata import origin_of
 from torchport.tensors import Array
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from torchport.comparing.recorded import Recorded
+from torchport.comparison.tensor_cache import Recorded
 from torchport.engines.session import open_session
 from torchport.errors import EngineError, InputError, OptionError
 from torchport.files import onnx_files
@@ -32,7 +32,7 @@ _SKIP = 125  # as for `git bisect run`: this one cannot be judged
 _NOT_RUN = (126, 127)  # a shell's way to say that there is no such program
 _MISTAKE = 2
 _REFUSED = 1
-_CHILD = "from torchport.comparing.checks import attempt; attempt()"
+_CHILD = "from torchport.comparison.reduce_checks import attempt; attempt()"
 
 
 class Numbers:

@@ -16,9 +16,8 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import LiftConstantsToInitializersPass, RemoveUnusedNodesPass
 
-from torchport.comparing.carrying import FLOATS, Carriers
-from torchport.comparing.fake_quantized import fake_quantized
-from torchport.comparing.recorded import typed
+from torchport.comparison.quantized_tensors import FLOATS, Carriers, fake_quantized
+from torchport.comparison.tensor_cache import typed
 from torchport.errors import InputError
 from torchport.irtools.metadata import module_of
 from torchport.irtools.names import Names

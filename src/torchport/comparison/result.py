@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Mapping
 from typing import Literal
 
-from torchport.comparing.precision import Precision
+from torchport.comparison.mixed_precision import Precision
 from torchport.numerics.check import Glance
 from torchport.numerics.error_metrics import Figures
 from torchport.results import Finding, Origin

@@ -7,8 +7,8 @@ from typing import Any
 
 import onnx_ir as ir
 
-from torchport.comparing.against_torch import Pair
-from torchport.comparing.layered import Layered, Slices
+from torchport.comparison.intermediates import Layered, Slices
+from torchport.comparison.pair_torch import Pair
 from torchport.inspection.matching.matcher import beyond_doubt, match
 from torchport.numerics.check import glance
 from torchport.numerics.tolerance import Tolerance

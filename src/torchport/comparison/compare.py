@@ -12,32 +12,34 @@ from typing import Any
 
 import numpy as np
 
-from torchport.comparing.against_onnx import alike
-from torchport.comparing.comparison import Comparison
-from torchport.comparing.evidence import make_folder
-from torchport.comparing.layered import BUDGET
-from torchport.comparing.precision import Precision, needs_precision
-from torchport.conversion.subject import Progress
-from torchport.engines.registry import check_engines
-from torchport.errors import EngineError, EngineMissingError, InputError, OptionError
-from torchport.inputs.samples import Sample, save_call
-from torchport.numerics.error_metrics import Figures, Metric, measure, measure_sequence
-from torchport.numerics.tolerance import Limits, Tolerance, limits_for
-from torchport.pipeline.compared_inputs import MADE_UP, InputNotes, SameInputs, given_samples, same_inputs_as
-from torchport.pipeline.compared_layers import Found, find_layers
-from torchport.pipeline.compared_options import check_outputs
-from torchport.pipeline.compared_samples import ARRAYS, Seen, on_sample, telling_nothing, tensors_of
-from torchport.pipeline.compared_sides import (
+from torchport.comparison.feeds import MADE_UP, InputNotes, SameInputs, given_samples, same_inputs_as
+from torchport.comparison.intermediates import BUDGET
+from torchport.comparison.layers import Found, find_layers, make_folder
+from torchport.comparison.mixed_precision import Precision, needs_precision
+from torchport.comparison.pair_onnx import alike
+from torchport.comparison.result import Comparison
+from torchport.comparison.sides import (
+    ARRAYS,
     OnnxSide,
     SavedSide,
+    Seen,
     Side,
     TorchSide,
     check_repeatable,
     is_onnx,
     is_saved,
     numbers,
+    on_sample,
     take,
+    telling_nothing,
+    tensors_of,
 )
+from torchport.conversion.subject import Progress
+from torchport.engines.registry import check_engines
+from torchport.errors import EngineError, EngineMissingError, InputError, OptionError
+from torchport.inputs.samples import Sample, save_call
+from torchport.numerics.error_metrics import Figures, Metric, measure, measure_sequence
+from torchport.numerics.tolerance import Limits, Tolerance, limits_for
 from torchport.process import uncollected
 from torchport.results import Finding
 from torchport.tensors import Array
@@ -344,3 +346,13 @@ class _Comparing:
         target = Path(self._asked.save) / "worst.npz"
         save_call(target, dataclasses.replace(sample, arrays=numbers(sample)))
         return str(target)
+
+
+# Options of a comparison that cannot be meant.
+
+
+def check_outputs(outputs: Mapping[str, str]) -> None:
+    told = list(outputs.values())
+    twice = [name for name in told if told.count(name) > 1]
+    if twice:
+        raise OptionError(f"output '{twice[0]}' is given twice", next_step="each output has one partner")

@@ -1,4 +1,4 @@
-"""The comparison by layers: which pairs there are, where the error is born, and the node that makes it."""
+"""The comparison by layers: where the error is introduced, the node that makes it, and files that show it."""
 
 from __future__ import annotations
 
@@ -10,20 +10,25 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from torchport.comparing.against_onnx import OnnxReference, alike
-from torchport.comparing.against_torch import Pair, Pairing, partner_arrays
-from torchport.comparing.comparison import Divergence, Layer, State
-from torchport.comparing.divergence import Region
-from torchport.comparing.evidence import inputs_of, save_node
-from torchport.comparing.layered import Layered, Slices
-from torchport.comparing.layers import Layers, Reference, look
+import onnx_ir as ir
+
+from torchport.comparison.divergence import Region
+from torchport.comparison.intermediates import Layered, Slices
+from torchport.comparison.layer_scan import Layers, Reference, look
+from torchport.comparison.pair_onnx import OnnxReference, alike
+from torchport.comparison.pair_torch import Pair, Pairing, partner_arrays
+from torchport.comparison.regions import Narrowed, narrowed
+from torchport.comparison.result import Divergence, Layer, State
+from torchport.comparison.sides import OnnxSide, SavedSide, Side, TorchSide
+from torchport.editing.extract import cut
 from torchport.errors import InputError, SaveError
+from torchport.files import onnx_files
+from torchport.inputs.samples import save_sample
 from torchport.irtools.metadata import origin_of
+from torchport.irtools.traversal import used_by
 from torchport.numerics.check import Glance, glance
 from torchport.numerics.error_metrics import measure
 from torchport.numerics.tolerance import Tolerance
-from torchport.pipeline.compared_regions import Narrowed, narrowed
-from torchport.pipeline.compared_sides import OnnxSide, SavedSide, Side, TorchSide
 from torchport.results import Finding
 from torchport.tensors import Array
 
@@ -97,7 +102,7 @@ def find_layers(
         found = look(candidate, reference, own, budget=budget, agree=agree, say=say)
         layers = found.layers
         if isolate:
-            from torchport.comparing.isolating import isolated
+            from torchport.comparison.isolate import isolated
 
             alone = isolated(candidate, reference, found.pairs, own, budget=budget, limits=limits, say=say)
             layers = tuple(_alone(x, alone.get(x.tensor)) for x in layers)
@@ -224,3 +229,56 @@ def _seen(glance: Glance) -> str:
     if glance.max_abs == 0:
         return "agrees, exact"
     return f"{'agrees' if glance.ok else 'differs'}, max abs {glance.max_abs:.1e}"
+
+
+# One node and its data in two files, so that anyone can run it again.
+
+
+def inputs_of(node: ir.Node) -> list[str]:
+    """What a node gets from other nodes or from the model's inputs: no weights."""
+    found = [v for v in used_by(node) if not v.is_initializer() and not _is_constant(v)]
+    return [str(v.name) for v in dict.fromkeys(found)]
+
+
+def _is_constant(value: ir.Value) -> bool:
+    producer = value.producer()
+    return producer is not None and producer.op_type == "Constant"
+
+
+def make_folder(folder: str | os.PathLike[str]) -> None:
+    """Make a folder, before the work whose result is to go there.
+
+    Raises:
+        SaveError: it cannot be made.
+    """
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SaveError(f"the folder '{folder}' cannot be made: {error.strerror}") from error
+
+
+def save_node(
+    model: ir.Model, node: ir.Node, folder: Path, inputs: Mapping[str, Array], expected: Mapping[str, Array]
+) -> tuple[str, str]:
+    """Write `node.onnx` and `node.npz`: the node alone, what it gets, and under ``expected.`` what it should give.
+
+    Raises:
+        SaveError: they cannot be written, or the node does not make a model of its own.
+    """
+    make_folder(folder)
+    part = _node_alone(model, node)
+    name = "".join(c if c.isalnum() or c in "-_." else "_" for c in str(node.name)) or "node"
+    target, data = folder / f"{name}.onnx", folder / f"{name}.npz"
+    known = all(v.shape is not None for v in (*part.graph.inputs, *part.graph.outputs))
+    onnx_files.save(
+        part, target, check=known
+    )  # what a loop gives may have no shape: engines run that, the checker refuses
+    save_sample(data, {**inputs, **{f"expected.{k}": v for k, v in expected.items()}})
+    return str(target), str(data)
+
+
+def _node_alone(model: ir.Model, node: ir.Node) -> ir.Model:
+    try:
+        return cut(model, inputs_of(node), [str(v.name) for v in node.outputs if v.name])
+    except InputError as error:
+        raise SaveError(f"node '{node.name}' cannot be saved alone: {error.what}") from error

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from torchport.comparing.saved_calls import Begun, SavedCalls, unwrapped
+from torchport.comparison.recorded_calls import Begun, SavedCalls, unwrapped
 from torchport.errors import InputError, SourceError
 
 

@@ -1,9 +1,10 @@
-"""What can stand on either side of a comparison: a PyTorch model, an ONNX model in an engine, saved tensors."""
+"""The sides of a comparison: a PyTorch model, an ONNX model in an engine, saved tensors; and their samples."""
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import math
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,16 +18,17 @@ from torchport.capture import models
 from torchport.capture.reference import Reference, preserved
 from torchport.capture.source_lines import line_of_error
 from torchport.capture.structure import signature_of
-from torchport.comparing.layered import forget_weights
-from torchport.comparing.saved_calls import rebuilt
+from torchport.comparison.intermediates import forget_weights
+from torchport.comparison.recorded_calls import rebuilt
 from torchport.engines.registry import faults_of
 from torchport.engines.session import open_session
-from torchport.errors import ForwardError, InputError, RandomModelError, TorchportError
+from torchport.errors import EngineError, ForwardError, InputError, RandomModelError, TorchportError
 from torchport.files import onnx_files
 from torchport.inputs.samples import Sample, read_samples
 from torchport.numerics.check import glance, rounded
-from torchport.pipeline.compared_samples import tensors_of
+from torchport.numerics.error_metrics import Figures, merged
 from torchport.process import silence
+from torchport.results import Finding
 from torchport.tensors import Array, is_torch, to_torch
 
 _RANDOM = {
@@ -282,3 +284,76 @@ def _moved(once: Mapping[str, Any], again: Mapping[str, Any]) -> list[str]:
 
 def _alike(once: list[Array], again: list[Array]) -> bool:
     return len(once) == len(again) and all(glance(a, b).ok for a, b in zip(once, again, strict=True))
+
+
+# What came of each sample of a comparison.
+
+ARRAYS = (np.ndarray, np.generic)
+
+
+class Seen:
+    """The figures of every sample, and the sample that came out worst."""
+
+    def __init__(self, *, keep: bool) -> None:
+        self._keep = keep
+        self._figures: list[tuple[Figures, ...]] = []
+        self._badness: tuple[bool, float, float] | None = None
+        self.samples: list[Sample] = []
+
+    @property
+    def count(self) -> int:
+        return len(self._figures)
+
+    def add(self, sample: Sample, figures: tuple[Figures, ...]) -> None:
+        badness = max((_badness(f) for f in figures), default=(False, 0.0, 0.0))
+        if self._badness is None or badness > self._badness:
+            self._badness, self.worst, self.worst_figures = badness, sample, figures
+        self._figures.append(figures)
+        if self._keep:
+            self.samples.append(sample)
+
+    def merged(self) -> tuple[Figures, ...]:
+        """Each output over the samples that have it."""
+        by_name: dict[str, list[Figures]] = {}
+        for one in (f for figures in self._figures for f in figures):
+            by_name.setdefault(one.name, []).append(one)
+        return tuple(merged(figures) for figures in by_name.values())
+
+
+def _badness(figures: Figures) -> tuple[bool, float, float]:
+    """Wrong before right, then how many numbers are wrong, then how far off they are; as in `merged`."""
+    return not figures.ok, figures.mismatched, math.inf if math.isnan(figures.max_abs) else figures.max_abs
+
+
+@contextlib.contextmanager
+def on_sample(sample: Sample) -> Iterator[None]:
+    """What goes wrong goes wrong on this sample."""
+    try:
+        yield
+    except (InputError, ForwardError, EngineError) as error:
+        where = error.where or ""
+        told = where if sample.name in where else ", ".join(filter(None, [sample.name, where]))
+        raise type(error)(error.what, where=told, next_step=error.next_step) from error
+
+
+def tensors_of(name: str, output: Any) -> list[Array]:
+    """What an output holds: one tensor, a sequence of them, or nothing where it is optional."""
+    items = output if isinstance(output, (list, tuple)) else [] if output is None else [output]
+    for item in items:
+        if not isinstance(item, ARRAYS):
+            raise InputError(
+                f"output '{name}' holds a {type(item).__name__}: only tensors and sequences of them are compared",
+                next_step="leave it out: --map a=b names the outputs to compare",
+            )
+    return list(items)
+
+
+def telling_nothing(answers: Mapping[str, Any], outputs: Sequence[Figures]) -> list[Finding]:
+    """Outputs whose agreement says nothing."""
+    floats = {n: a for n, a in answers.items() if isinstance(a, ARRAYS) and "float" in a.dtype.name and a.size}
+    void = [n for n, a in floats.items() if np.isnan(a.astype(np.float64)).all()]
+    empty = [f.name for f in outputs if f.ok and not f.count]
+    return [
+        *(Finding(f"output '{n}' of the reference is NaN throughout, which tells nothing") for n in void),
+        *(Finding(f"output '{n}' is empty: nothing was compared in it") for n in empty),
+    ]
