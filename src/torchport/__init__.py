@@ -29,13 +29,13 @@ if TYPE_CHECKING:
         Session as Session,
         open_session as session,  # noqa: F401 -- its public name
     )
+    from torchport.environment import doctor as doctor
     from torchport.errors import (
         CaptureError as CaptureError,
         OpsetError as OpsetError,
         ProofError as ProofError,
         TorchportError as TorchportError,
     )
-    from torchport.health import doctor as doctor
     from torchport.operators.composition import composition as composition
     from torchport.operators.definition import Operator as Operator, operator as operator
     from torchport.operators.symbolic import symbolic as symbolic
@@ -59,9 +59,9 @@ __getattr__, __dir__, __all__ = lazy_names(
         "torchport.conversion.rewrite": "rewrite",
         "torchport.conversion.verify": "verify",
         "torchport.engines.session": "Session open_session=session",
+        "torchport.environment": "doctor",
         "torchport.errors": "=errors CaptureError OpsetError ProofError TorchportError",
         "torchport.graph": "=graph",
-        "torchport.health": "doctor",
         "torchport.operators": "=operators",
         "torchport.operators.composition": "composition",
         "torchport.operators.definition": "Operator operator",

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from hypothesis.extra import numpy as hnp
 
-from torchport.cli.show import print_json
+from torchport.cli.output import print_json
 from torchport.errors import OptionError
 from torchport.numerics import streaming
 from torchport.numerics.check import check_output, glance

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from torchport.cli.show import common, print_json, progress
+from torchport.cli.output import common, print_json, progress
 
 
 @click.command("cut", short_help="Cut a part out of a model, by tensors or by module.")

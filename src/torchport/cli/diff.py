@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from torchport.cli.show import common, print_json, progress
+from torchport.cli.output import common, print_json, progress
 
 
 @click.command("diff", short_help="Show what differs between two ONNX models.")

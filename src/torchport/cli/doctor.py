@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from torchport.cli.show import common, print_json, progress
+from torchport.cli.output import common, print_json, progress
 
 
 @click.command("doctor", short_help="Show versions, engines, CPU features, and what is missing.")
@@ -13,7 +13,7 @@ def command(as_json: bool, quiet: bool) -> None:
     """Show versions, engines and CPU features, what is missing and how to get it. Exits 1 if something needed is."""
     with progress(quiet or as_json) as say:
         say("looking")
-        from torchport.health import doctor
+        from torchport.environment import doctor
 
         health = doctor()
     if as_json:

@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from torchport.cli.given import library_option
-from torchport.cli.own_operators import load_libraries
-from torchport.cli.show import common, print_json, progress
+from torchport.cli.ops import load_libraries
+from torchport.cli.options import library_option
+from torchport.cli.output import common, print_json, progress
 from torchport.editing.registry import EDITS, Edit
 
 _WIDTH = 80

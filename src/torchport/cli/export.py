@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
-from torchport.cli.given import gather, library_option, load, model_options
-from torchport.cli.own_operators import load_libraries
-from torchport.cli.show import common, print_json, progress
+from torchport.cli.ops import load_libraries
+from torchport.cli.options import gather, library_option, load, model_options
+from torchport.cli.output import common, print_json, progress
 
 
 @click.command("export", short_help="Export a PyTorch model to ONNX and prove it right.")

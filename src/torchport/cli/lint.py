@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from torchport.cli.show import common, print_json, progress
+from torchport.cli.output import common, print_json, progress
 
 if TYPE_CHECKING:
     from torchport.inspection.lint.fault import Fault

@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from torchport.cli.show import common, print_json
+from torchport.cli.output import common, print_json
 
 
 @click.command(

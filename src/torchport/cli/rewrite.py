@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from torchport.cli.given import gather, load, model_options
-from torchport.cli.show import common, print_json, progress
+from torchport.cli.options import gather, load, model_options
+from torchport.cli.output import common, print_json, progress
 
 
 @click.command("rewrite", short_help="Show a model's source with control flow on tensors rewritten.")

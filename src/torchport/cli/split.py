@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from torchport.cli.cut import names, show_part
-from torchport.cli.show import common, print_json, progress
+from torchport.cli.output import common, print_json, progress
 
 
 @click.command("split", short_help="Split a model into consecutive parts.")
