@@ -284,7 +284,7 @@ def test_a_misspelled_verb_gets_a_suggestion() -> None:
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_has_help_that_fits_a_terminal_and_json(verb: str) -> None:
-    code = import_module(f"torchport.cli.main.{verb}").command
+    code = import_module(f"torchport.cli.{verb}").command
     for further in [[name] for name in code.commands] if isinstance(code, click.Group) else [[]]:
         done = run(verb, *further, "--help")
         assert done.exit_code == 0

@@ -39,7 +39,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             return None
-        return import_module(f"torchport.cli.main.{cmd_name}").command
+        return import_module(f"torchport.cli.{cmd_name}").command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
