@@ -129,8 +129,8 @@ def document() -> str:
     lines = [
         "# Architecture",
         "",
-        "`draw_architecture.py` draws this page from the imports; a test keeps it true. A package imports only those above",
-        "it in the table, and torch is imported only from `torch_compat` on. `__init__.py`, `graph.py` and",
+        "`draw_architecture.py` draws this page from the imports; a test keeps it true. A package imports only those",
+        "above it in the table, and torch is imported only from `torch_compat` on. `__init__.py`, `graph.py` and",
         "`operators/__init__.py` are facades: they list the public names and import them when they are used.",
         "",
         *table(known, needed),
