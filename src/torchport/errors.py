@@ -28,18 +28,44 @@ Each says what happened, where, and what to do next:
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from torchport.results import Attempt, Proof
 
 
-def first_line(error: BaseException) -> str:
-    """Return an exception in one line, for messages; the whole of it stays chained."""
+def first_line(error: BaseException, limit: int = 200) -> str:
+    """Return the first line of an exception's text, for a message that chains it; its class where it has no text."""
     text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__
+    return text.splitlines()[0].strip()[:limit] if text else type(error).__name__
+
+
+def close_names(name: str, known: Iterable[str], *, most: int = 3, cutoff: float = 0.5) -> list[str]:
+    """Return the known names most like a mistyped one, the closest first."""
+    return get_close_matches(name, list(known), n=most, cutoff=cutoff)
+
+
+def did_you_mean(
+    name: str, known: Iterable[str], otherwise: str = "", *, most: int = 3, cutoff: float = 0.5, more: str = ""
+) -> str:
+    """Return the next step for a name that does not exist.
+
+    Args:
+        name: the mistyped name.
+        known: the names that exist.
+        otherwise: the text where none of them is close.
+        most: the number of names to offer; a single one stands in quotes.
+        cutoff: the least similarity of a name worth offering, 0 to 1.
+        more: text to follow the names that are close.
+    """
+    close = close_names(name, known, most=most, cutoff=cutoff)
+    if not close:
+        return otherwise
+    names = f"'{close[0]}'" if most == 1 else ", ".join(close)
+    return f"did you mean {names}?{more and ' '}{more}"
 
 
 class TorchportError(Exception):

@@ -210,7 +210,7 @@ def test_a_sample_that_does_not_fit_says_which_and_why(arrays: dict[str, Any], m
 
 
 def test_a_close_name_is_offered() -> None:
-    with pytest.raises(InputError, match="is 'image' meant"):
+    with pytest.raises(InputError, match="did you mean 'image'"):
         fit_inputs(Sample("s", {"imaged": X, "mask": M}), [IMAGE, MASK])
 
 

@@ -17,13 +17,12 @@ import dataclasses
 import inspect
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any
 
 import torch
 
 from torchport.capture.structure import Branch, Call, Fixed, Node, Slot, signature_of, slots
-from torchport.errors import DynamicError
+from torchport.errors import DynamicError, did_you_mean
 from torchport.results import Dim
 
 InputDims = dict[str, dict[int, Dim]]
@@ -176,11 +175,10 @@ class _Reader:
 
     def _unknown(self, key: Any) -> DynamicError:
         known = [*self.aliases, *self.output_names]
-        close = get_close_matches(str(key), known, n=1)
         return DynamicError(
             f"there is no input or output '{key}'",
             where=f"inputs: {', '.join(self.aliases)}; outputs: {', '.join(self.output_names)}",
-            next_step=f"did you mean '{close[0]}'?" if close else "use one of these names",
+            next_step=did_you_mean(str(key), known, "use one of these names", most=1),
         )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import difflib
 import importlib
 import importlib.util
 import inspect
@@ -22,7 +21,7 @@ from typing import Any
 from torchport.capture.exported_programs import load_program, refuse_old
 from torchport.capture.pytorch_files import kind_of, load_pickle, load_script
 from torchport.capture.source_lines import is_user_file
-from torchport.errors import SourceError, TorchportError
+from torchport.errors import SourceError, TorchportError, close_names
 
 # The model, from what was written on the command line.
 #
@@ -112,7 +111,7 @@ def _existing(place: str) -> Path:
 
 
 def _did_you_mean(wrong: str, known: list[str], write: Callable[[str], str]) -> str:
-    close = difflib.get_close_matches(wrong, known, n=3)
+    close = close_names(wrong, known)
     return "did you mean " + " or ".join(map(write, close)) + "?" if close else ""
 
 

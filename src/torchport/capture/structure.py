@@ -11,12 +11,11 @@ import copy
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any
 
 import torch
 
-from torchport.errors import InputError
+from torchport.errors import InputError, did_you_mean
 
 
 @dataclasses.dataclass(frozen=True)
@@ -241,12 +240,13 @@ def _bind(
     except TypeError as error:
         name = type(target).__name__ if isinstance(target, torch.nn.Module) else getattr(target, "__name__", "it")
         unknown = [k for k in kwargs if k not in signature.parameters]
-        close = get_close_matches(unknown[0], list(signature.parameters), n=1, cutoff=0.3) if unknown else []
+        known = signature.parameters if unknown else ()
+        otherwise = "give one input for each parameter without a default"
         raise InputError(
             f"the inputs do not fit the model: {error}"
             + (f"; there is no parameter '{unknown[0]}'" if unknown else ""),
             where=f"{name}{signature}",
-            next_step=f"did you mean '{close[0]}'?" if close else "give one input for each parameter without a default",
+            next_step=did_you_mean("".join(unknown[:1]), known, otherwise, most=1, cutoff=0.3),
         ) from error
 
 

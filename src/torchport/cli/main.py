@@ -44,11 +44,10 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        from difflib import get_close_matches
+        from torchport.errors import did_you_mean
 
         if args and args[0] not in VERBS and not args[0].startswith("-"):
-            close = get_close_matches(args[0], list(VERBS), n=1)
-            hint = f"did you mean '{close[0]}'?" if close else f"verbs: {', '.join(VERBS)}"
+            hint = did_you_mean(args[0], VERBS, f"verbs: {', '.join(VERBS)}", most=1)
             ctx.fail(f"there is no verb '{args[0]}'; {hint}")
         return super().resolve_command(ctx, args)
 

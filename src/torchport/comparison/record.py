@@ -15,14 +15,13 @@ import threading
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from torchport.comparison.recorded_calls import Begun, SavedCalls, unwrapped
-from torchport.errors import InputError, SourceError
+from torchport.errors import InputError, SourceError, did_you_mean
 
 
 @contextlib.contextmanager
@@ -199,11 +198,10 @@ class _Watch:
             return InputError(
                 "the program called no nn.Module", next_step="is it the program that runs the model, in this process?"
             )
-        close = get_close_matches(str(self.model), list(self._calls), n=1, cutoff=0.5)
         return InputError(
             f"the program called no module of class '{self.model}'",
             where=f"it called {', '.join(sorted(self._calls)[:8])}",
-            next_step=f"did you mean '{close[0]}'?" if close else "give one of these, or leave --model out",
+            next_step=did_you_mean(str(self.model), self._calls, "give one of these, or leave --model out", most=1),
         )
 
 

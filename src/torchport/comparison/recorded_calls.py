@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from torchport.capture.structure import Call, join, output_tensors, signature_of, take_apart
-from torchport.errors import InputError, OptionError, SaveError
+from torchport.errors import InputError, OptionError, SaveError, first_line
 from torchport.inputs.samples import OUTPUT, Sample, save_call
 from torchport.tensors import Array, to_numpy, to_torch
 
@@ -225,5 +225,5 @@ def _arrays(names: list[str], tensors: list[torch.Tensor]) -> tuple[dict[str, Ar
         try:
             arrays[name] = to_numpy(tensor)
         except (InputError, RuntimeError, TypeError) as error:
-            unsaved[name] = f"not saved: {str(error).splitlines()[0]}"
+            unsaved[name] = f"not saved: {first_line(error)}"
     return arrays, unsaved

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ import onnx_ir as ir
 
 from torchport.editing.selection import chosen_nodes, unproves
 from torchport.editing.transaction import Undo, attempt, infer_again
-from torchport.errors import InputError
+from torchport.errors import InputError, did_you_mean
 from torchport.irtools.names import where
 from torchport.irtools.schemas import Schema
 from torchport.irtools.types import dtype_named
@@ -125,12 +124,9 @@ def _check_may_go(model: ir.Model, nodes: list[ir.Node], name: str) -> None:
 
 def _no_attribute(node: ir.Node, name: str, known: Iterable[str]) -> InputError:
     names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     listed = f"it has {', '.join(names)}" if names else "it has none"
-    return InputError(
-        f"{where(node)} has no attribute '{name}'",
-        next_step=f"did you mean {close[0]}? {listed}" if close else listed,
-    )
+    next_step = did_you_mean(name, names, listed, more=listed)
+    return InputError(f"{where(node)} has no attribute '{name}'", next_step=next_step)
 
 
 def _made(model: ir.Model, node: ir.Node, name: str, value: Any) -> ir.Attr:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,7 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from torchport.editing.splice_types import take_functions
-from torchport.errors import InputError
+from torchport.errors import InputError, did_you_mean
 from torchport.files import onnx_files
 from torchport.irtools.inference import infer_missing
 from torchport.irtools.metadata import ANNOTATION
@@ -210,12 +209,8 @@ def _by_names(one: ir.Model, two: ir.Model, connect: Mapping[str, str]) -> list[
 def _known(name: str, known: Mapping[Any, ir.Value], what: str, which: str) -> ir.Value:
     if name in known:
         return known[name]
-    close = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
-    listed = ", ".join(map(str, known))
-    raise InputError(
-        f"the {which} model has no {what} '{name}'",
-        next_step=f"did you mean {', '.join(close)}?" if close else f"it has {listed}",
-    )
+    hint = did_you_mean(name, known, f"it has {', '.join(map(str, known))}")
+    raise InputError(f"the {which} model has no {what} '{name}'", next_step=hint)
 
 
 def _guessed(one: ir.Model, two: ir.Model) -> list[Link]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 import onnx_ir as ir
 
-from torchport.errors import InputError
+from torchport.errors import InputError, did_you_mean
 from torchport.files import onnx_files
 from torchport.irtools.inference import UNINFERABLE, infer_missing
 from torchport.irtools.metadata import MODULE
@@ -146,7 +146,6 @@ def _belongs(module: str, path: str) -> bool:
 
 
 def _unknown_module(path: str, known: set[str]) -> InputError:
-    import difflib
 
     if not known:
         return InputError(
@@ -154,8 +153,7 @@ def _unknown_module(path: str, known: set[str]) -> InputError:
             next_step="cut by tensors, or export it with torchport, which writes them down",
         )
     every = {".".join(name.split(".")[:n]) for name in known for n in range(1, name.count(".") + 2)}
-    close = difflib.get_close_matches(path, sorted(every), n=3, cutoff=0.4)
-    hint = f"did you mean {', '.join(close)}?" if close else f"for example {', '.join(sorted(every)[:5])}"
+    hint = did_you_mean(path, every, f"for example {', '.join(sorted(every)[:5])}", cutoff=0.4)
     return InputError(f"no node of the model comes from a module '{path}'", next_step=hint)
 
 

@@ -7,7 +7,6 @@ are variables; ``<a> (x) => (y) { y = LeakyRelu<alpha: float = @a>(x) }`` has a 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import os
 import re
 from collections.abc import Mapping
@@ -15,7 +14,7 @@ from collections.abc import Mapping
 import onnx
 import onnx_ir as ir
 
-from torchport.errors import InputError
+from torchport.errors import InputError, did_you_mean
 from torchport.files import onnx_files
 from torchport.irtools.schemas import _named_alike
 
@@ -104,8 +103,7 @@ def _check_names(proto: onnx.FunctionProto, text: str) -> None:
 
 
 def _nothing_makes(name: str, known: set[str], text: str) -> InputError:
-    close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.5)
-    hint = f"did you mean {close[0]}?" if close else "name it in the brackets before =>, or make it by a node"
+    hint = did_you_mean(name, known, "name it in the brackets before =>, or make it by a node")
     return InputError(f"nothing makes '{name}' in these nodes", where=text, next_step=hint)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 import graphlib
 import itertools
@@ -15,7 +14,7 @@ from torchport.editing.patterns import matches
 from torchport.editing.selection import chosen_nodes
 from torchport.editing.splice import Grafting
 from torchport.editing.transaction import rehearsed
-from torchport.errors import InputError
+from torchport.errors import InputError, did_you_mean
 from torchport.irtools import node_reader
 from torchport.irtools.inference import infer_missing
 from torchport.irtools.metadata import MODULE
@@ -69,8 +68,7 @@ def _chosen_functions(model: ir.Model, name: str | None) -> set[ir.OperatorIdent
     found = {i for i in model.functions if i[1] == kind and (not domain or i[0] == domain)}
     if not found:
         known = [f"{i[0]}::{i[1]}" for i in model.functions]
-        close = difflib.get_close_matches(name, known, n=3, cutoff=0.3)
-        hint = f"did you mean {', '.join(close)}?" if close else f"it has {', '.join(known) or 'none'}"
+        hint = did_you_mean(name, known, f"it has {', '.join(known) or 'none'}", cutoff=0.3)
         raise InputError(f"the model has no function '{name}'", next_step=hint)
     return found
 
@@ -208,9 +206,8 @@ def _modules(model: ir.Model, pattern: str) -> dict[str, list[ir.Node]]:
         if fits and parts != [""]:
             found.setdefault(root, []).append(node)
     if not found:
-        close = difflib.get_close_matches(pattern, sorted(every - {""}), n=3, cutoff=0.4)
         some = sorted(every - {""}, key=lambda name: (name.count("."), name))[:5]
-        hint = f"did you mean {', '.join(close)}?" if close else f"there are {', '.join(some)}"
+        hint = did_you_mean(pattern, every - {""}, f"there are {', '.join(some)}")
         hint = hint if some else "the model does not say which modules its nodes are of"
         raise InputError(f"no node of the model comes from a module '{pattern}'", next_step=hint)
     return found

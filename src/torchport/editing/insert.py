@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -18,7 +17,7 @@ from torchport.editing.transaction import follow, new_errors
 from torchport.errors import InputError
 from torchport.irtools import schemas
 from torchport.irtools.inference import infer_missing
-from torchport.irtools.names import rename, where
+from torchport.irtools.names import rename, unknown, where
 from torchport.irtools.traversal import Scope, all_nodes, opset_of, scoped_nodes, values_in
 from torchport.irtools.types import described
 
@@ -155,9 +154,7 @@ def _behind(model: ir.Model, name: str) -> list[_Spot]:
     try:
         nodes = chosen_nodes(model, name)
     except InputError as error:
-        close = difflib.get_close_matches(name, sorted(known - {""}), n=3, cutoff=0.5)
-        hint = f"did you mean {', '.join(close)}?" if close else "`torchport inspect` lists what there is"
-        raise InputError(f"there is no tensor or node '{name}' in the model", next_step=hint) from error
+        raise unknown(name, "tensor or node", known - {""}) from error
     found = {id(n): scope for scope, n in scoped_nodes(model)}
     return [_Spot(n.outputs[0], found[id(n)]) for n in nodes]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import inspect
 import os
 import re
@@ -17,7 +16,7 @@ from typing import Any
 import onnx_ir as ir
 
 from torchport.editing.registry import EDITS, Edit
-from torchport.errors import InputError, TorchportError
+from torchport.errors import InputError, TorchportError, did_you_mean
 from torchport.irtools.metadata import PROOF
 from torchport.terminal import shortened
 
@@ -165,8 +164,7 @@ def find(name: str, where: str | None = None) -> Edit:
     """The edit of that name; ``set_dim`` and ``set-dim`` are one."""
     found = EDITS.get(name.replace("_", "-"))
     if found is None:
-        close = difflib.get_close_matches(name, EDITS, n=3, cutoff=0.5)
-        hint = f"did you mean {', '.join(close)}?" if close else f"there are: {', '.join(EDITS)}"
+        hint = did_you_mean(name, EDITS, f"there are: {', '.join(EDITS)}")
         raise InputError(f"there is no edit '{name}'", where=where, next_step=hint)
     return found
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 import functools
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from torchport.editing.fragment import EXAMPLE, Fragment, is_text, parse
 from torchport.editing.patterns import matches, python_matches
 from torchport.errors import InputError
 from torchport.irtools.metadata import PROOF
+from torchport.irtools.names import unknown
 from torchport.irtools.traversal import Match, Scope, all_nodes as every_node, scoped_nodes, subgraphs
 from torchport.irtools.types import _operator
 
@@ -52,11 +52,7 @@ def chosen_nodes(model: ir.Model, text: str) -> list[ir.Node]:
     found = found or _without_domain(nodes, text) or [n for n in nodes if any(v.name == text for v in n.outputs)]
     if not found:
         known = {n.name or "" for n in nodes} | {_operator(n) for n in nodes}
-        close = difflib.get_close_matches(text, sorted(known), n=3, cutoff=0.5)
-        raise InputError(
-            f"there is no node or operator '{text}' in the model",
-            next_step=f"did you mean {', '.join(close)}?" if close else "`torchport inspect` lists what there is",
-        )
+        raise unknown(text, "node or operator", known)
     return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
@@ -10,9 +9,10 @@ import onnx_ir as ir
 from torchport.editing.make_dynamic.edit import free
 from torchport.editing.selection import unproves
 from torchport.editing.transaction import rehearsed
-from torchport.errors import InputError
+from torchport.errors import InputError, did_you_mean
 from torchport.irtools.dims import _free_symbols as _symbols, names_in
 from torchport.irtools.inference import contradiction
+from torchport.irtools.names import unknown
 from torchport.irtools.shapes import Shapes
 from torchport.irtools.traversal import each_value, values_of
 
@@ -82,14 +82,9 @@ def _find(model: ir.Model, text: str) -> str | tuple[str, int]:
 
 def _unknown(text: str, named: set[str], inputs: dict[str, ir.Value]) -> InputError:
     places = [f"{name}:{axis}" for name, v in inputs.items() for axis in range(len(v.shape or ()))]
-    close = difflib.get_close_matches(text, [*sorted(named), *places, *inputs], n=3, cutoff=0.5)
-    known = [*sorted(named), *places][:6]
-    return InputError(
-        f"there is no dimension '{text}' in the model",
-        next_step=f"did you mean {', '.join(close)}?"
-        if close
-        else f"a name, or an input and an axis: {', '.join(known)}",
-    )
+    known = [*sorted(named), *places]
+    hint = did_you_mean(text, [*known, *inputs], f"a name, or an input and an axis: {', '.join(known[:6])}")
+    return InputError(f"there is no dimension '{text}' in the model", next_step=hint)
 
 
 def _fix(model: ir.Model, places: Sequence[tuple[str, int]], size: int) -> int:
@@ -150,11 +145,7 @@ def set_shape(model: ir.Model, tensor: str, shape: Sequence[Dim]) -> int:
 def _tensor(model: ir.Model, name: str) -> ir.Value:
     found = {str(v.name): v for v in reversed(list(each_value(model)))}
     if name not in found:
-        close = difflib.get_close_matches(name, list(found), n=3, cutoff=0.5)
-        raise InputError(
-            f"there is no tensor '{name}' in the model",
-            next_step=f"did you mean {', '.join(close)}?" if close else "`torchport inspect` lists what there is",
-        )
+        raise unknown(name, "tensor", found)
     return found[name]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ import onnx_ir as ir
 from torchport.editing.fragment import Fragment
 from torchport.editing.selection import forget_unused_domains
 from torchport.editing.splice_types import check_agrees, settle_types
-from torchport.errors import InputError
+from torchport.errors import InputError, did_you_mean
 from torchport.irtools import names, schemas
 from torchport.irtools.inference import infer_missing
 from torchport.irtools.names import FreshNames, rename, where
@@ -72,11 +71,8 @@ class Grafting:
                 if value.name == name:
                     return value
         known = [*variables, *(str(v.name) for v in values_in(body))]
-        close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-        raise InputError(
-            f"there is no tensor '{name}' to take as an input",
-            next_step=f"did you mean {', '.join(close)}?" if close else "`torchport inspect` lists what there is",
-        )
+        hint = did_you_mean(name, known, "`torchport inspect` lists what there is")
+        raise InputError(f"there is no tensor '{name}' to take as an input", next_step=hint)
 
     # --- new nodes ---
 

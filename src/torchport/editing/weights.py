@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import json
 import os
 import struct
@@ -19,7 +18,7 @@ from torchport.editing.cleanup import take_out
 from torchport.editing.rename import expanded
 from torchport.editing.selection import unproves
 from torchport.editing.transaction import Undo, attempt, infer_again
-from torchport.errors import InputError
+from torchport.errors import InputError, close_names
 from torchport.inputs.arrays import reading, same_dtype, tensor_for
 from torchport.irtools.dims import change_dims
 from torchport.irtools.inference import without_weights
@@ -147,7 +146,7 @@ def _targets(given: list[str], weights: Mapping[str, Any], names: Mapping[str, s
 
 
 def _close(names: list[str], known: list[str]) -> str:
-    close = [c for n in names[:5] for c in difflib.get_close_matches(n, known, n=1, cutoff=0.5)]
+    close = [c for n in names[:5] for c in close_names(n, known, most=1)]
     if close:
         return f"did you mean {', '.join(dict.fromkeys(close))}? `names` says what a tensor is called in the model"
     return f"it has {', '.join(known[:5])}{', ...' if len(known) > 5 else ''}" if known else "it has none"

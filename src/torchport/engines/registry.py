@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from difflib import get_close_matches
 from importlib.metadata import entry_points
 from typing import Any
 
 import numpy as np
 
-from torchport.errors import EngineError, EngineMissingError, OptionError, TorchportError
+from torchport.errors import EngineError, EngineMissingError, OptionError, TorchportError, did_you_mean
 
 
 @contextlib.contextmanager
@@ -52,11 +51,8 @@ def check_engines(names: Sequence[str], *, alone: bool) -> None:
     here = engines()
     unknown = [n for n in names if n not in here and n not in _ELSEWHERE]
     if unknown:
-        close = get_close_matches(unknown[0], [*here, *_ELSEWHERE], n=1)
-        raise EngineMissingError(
-            f"there is no engine '{unknown[0]}'",
-            next_step=f"did you mean '{close[0]}'?" if close else f"use one of: {', '.join(sorted(here))}",
-        )
+        hint = did_you_mean(unknown[0], [*here, *_ELSEWHERE], f"use one of: {', '.join(sorted(here))}", most=1)
+        raise EngineMissingError(f"there is no engine '{unknown[0]}'", next_step=hint)
     if not names:
         raise OptionError("no engine is named", next_step=f"use one of: {', '.join(sorted(here))}")
     if alone and len(names) < 2:

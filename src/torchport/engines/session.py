@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from torchport.engines.registry import engines
-from torchport.errors import EngineMissingError, InputError
+from torchport.errors import EngineMissingError, InputError, did_you_mean
 from torchport.inputs.binding import checked_input
 from torchport.results import TensorInfo
 from torchport.tensors import Array, is_torch, to_torch
@@ -107,12 +106,9 @@ class Session:
         unknown = [n for n in feeds if n not in names]
         if missing or unknown:
             what = f"there is no input '{unknown[0]}'" if unknown else f"input '{missing[0]}' is missing"
-            close = get_close_matches(unknown[0], missing or names, n=1, cutoff=0.3) if unknown else []
-            raise InputError(
-                what,
-                where=self._signature(),
-                next_step=f"did you mean '{close[0]}'?" if close else "give each of these inputs",
-            )
+            known = (missing or names) if unknown else ()
+            hint = did_you_mean("".join(unknown[:1]), known, "give each of these inputs", most=1, cutoff=0.3)
+            raise InputError(what, where=self._signature(), next_step=hint)
         arrays = {i.name: checked_input(i, feeds[i.name]) for i in self.inputs}
         self._check_dims(arrays)
         return list(self._runner.run(arrays) if only is None else self._runner.run(arrays, only))

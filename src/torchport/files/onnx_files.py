@@ -19,7 +19,7 @@ import onnx
 import onnx_ir as ir
 from onnx import ModelProto
 
-from torchport.errors import FileError, SaveError, TorchportError
+from torchport.errors import FileError, SaveError, TorchportError, first_line
 from torchport.files import reader, writer
 from torchport.files.commit import commit, staging
 from torchport.files.external_data import check_external
@@ -81,7 +81,7 @@ def _opened(path: str | os.PathLike[str], parse: Callable[[bytes, Path], ModelPr
     except TorchportError:
         raise
     except Exception as error:
-        reason = "nested too deeply" if isinstance(error, RecursionError) else _first_line(error)
+        reason = "nested too deeply" if isinstance(error, RecursionError) else first_line(_innermost(error))
         raise FileError(f"cannot be read as a model: {reason}", where=str(source), next_step=BROKEN) from error
 
 
@@ -164,7 +164,7 @@ def _explained(target: Path, size: int) -> Iterator[None]:
         raise explain(error, target, size) from error
     except Exception as error:
         raise SaveError(
-            f"the model cannot be written as ONNX: {_first_line(error)}",
+            f"the model cannot be written as ONNX: {first_line(_innermost(error))}",
             where=str(target),
             next_step="mend the model; nothing was changed",
         ) from error
@@ -198,8 +198,8 @@ def _keep_readable(model: ir.Model, data: Path) -> None:
             tensor.numpy()
 
 
-def _first_line(error: BaseException) -> str:
-    """What the innermost cause says; `onnx_ir` wraps each error once a level of nesting."""
+def _innermost(error: BaseException) -> BaseException:
+    """Return the first cause: `onnx_ir` wraps each error once a level of nesting."""
     while error.__cause__ is not None:
         error = error.__cause__
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+    return error

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from torchport.errors import FileError, InputError, SaveError
+from torchport.errors import FileError, InputError, SaveError, first_line
 from torchport.irtools.types import plain
 from torchport.tensors import Array, is_torch, to_numpy
 
@@ -80,8 +80,8 @@ def reading(path: Path) -> Iterator[None]:
 
 def _reason(error: Exception) -> str:
     """numpy takes whatever is no array for a pickle, and says how to load that."""
-    text = str(error).splitlines()[0]
-    return "it holds no plain arrays" if "allow_pickle" in text or "pickled" in text else text[:200]
+    text = first_line(error)
+    return "it holds no plain arrays" if "allow_pickle" in text or "pickled" in text else text
 
 
 def _from_python(given: ir.Value, array: Array) -> Array:

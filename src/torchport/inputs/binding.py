@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
 
-from torchport.errors import InputError
+from torchport.errors import InputError, did_you_mean
 from torchport.inputs.samples import Sample, is_unnamed
 from torchport.results import TensorInfo
 from torchport.tensors import Array, as_pairs, is_torch, numpy_dtype, to_numpy
@@ -46,11 +45,12 @@ def _by_name(sample: Sample, infos: Sequence[TensorInfo]) -> Mapping[str, Array]
     missing = [n for n in names if n not in sample.arrays]
     if not extra and not missing:
         return sample.arrays
-    close = get_close_matches(extra[0], missing or names, n=1, cutoff=0.3) if extra else []
+    known = (missing or names) if extra else ()
+    otherwise = "give each of the model's inputs, and no more"
     raise InputError(
         f"the model has no input '{extra[0]}'" if extra else f"input '{missing[0]}' is missing",
         where=f"{sample.name}; the model takes {_told(infos)}",
-        next_step=f"is '{close[0]}' meant?" if close else "give each of the model's inputs, and no more",
+        next_step=did_you_mean("".join(extra[:1]), known, otherwise, most=1, cutoff=0.3),
     )
 
 

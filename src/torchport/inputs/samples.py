@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from torchport.errors import InputError, SaveError
+from torchport.errors import InputError, SaveError, first_line
 from torchport.tensors import Array, is_torch, to_numpy
 
 OUTPUT = "__output__."  # before the names of a recorded call's outputs
@@ -109,8 +109,8 @@ def _read(path: Path) -> Sample:
             arrays = {"arr_0": loaded} if isinstance(loaded, np.ndarray) else {n: loaded[n] for n in loaded.files}
         return _sorted_out(path.name, arrays)
     except (OSError, ValueError, EOFError, KeyError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
-        text = str(error).strip() or type(error).__name__
-        why = "it holds Python objects" if re.search("pickle|object array", text, re.I) else text.splitlines()[0]
+        objects = re.search("pickle|object array", str(error), re.IGNORECASE)
+        why = "it holds Python objects" if objects else first_line(error)
         raise InputError(
             f"the sample '{path}' cannot be read: {why}",
             next_step="save it again with np.savez(path, name=array), arrays of numbers only",

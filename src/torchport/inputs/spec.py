@@ -14,14 +14,13 @@ batch.x=float32[2,4]  items.0=…    inside a dict; inside a list
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 import re
 from collections.abc import Sequence
 
 import numpy as np
 
-from torchport.errors import InputError
+from torchport.errors import InputError, close_names
 from torchport.tensors import COMPLEX, DTYPES, FLOATS, INTEGERS, numpy_dtype
 
 _EXAMPLE = "x=float32[1,3,224,224]"
@@ -195,7 +194,7 @@ def _tensor(text: str, start: int) -> Random | None:
 def _dtype(text: str, start: int, dtype: str) -> str:
     if dtype in DTYPES:
         return dtype
-    close = difflib.get_close_matches(dtype, DTYPES, n=2)
+    close = close_names(dtype, DTYPES, most=2, cutoff=0.6)
     meant = f" (did you mean {' or '.join(close)}?)" if close else ""
     raise _fault(text, start, f"there is no dtype '{_short(dtype)}'{meant}; known are {', '.join(DTYPES)}")
 

@@ -7,12 +7,11 @@ import contextlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from difflib import get_close_matches
 from typing import Any
 
 import onnx_ir as ir
 
-from torchport.errors import FileError, OptionError, TorchportError
+from torchport.errors import FileError, OptionError, TorchportError, did_you_mean
 from torchport.files import onnx_files
 from torchport.files.validation import BROKEN
 from torchport.inspection.cost import measured, subgraphs, used_by
@@ -136,12 +135,11 @@ def _symbols(model: ir.Model, shapes: Shapes) -> tuple[str, ...]:
 def _checked(at: Mapping[str, int], symbols: tuple[str, ...]) -> dict[str, int]:
     for name, size in at.items():
         if name not in symbols:
-            close = get_close_matches(name, symbols, n=1)
             has = f"it has: {', '.join(symbols[:8])}" if symbols else "it has none, its shapes are fixed"
             raise OptionError(
                 f"the model has no dynamic dimension '{name}'",
                 where=f"--at {name}={size}",
-                next_step=f"did you mean '{close[0]}'?" if close else has,
+                next_step=did_you_mean(name, symbols, has, most=1),
             )
         if not isinstance(size, int) or not 0 <= size < 2**40:
             raise OptionError(f"{size!r} is no size", where=f"--at {name}={size}", next_step="give a whole number")

@@ -9,14 +9,13 @@ import math
 import os
 import re
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from torchport.errors import InputError, OptionError
+from torchport.errors import InputError, OptionError, close_names
 from torchport.inspection.cost import subgraphs, used_by
 from torchport.inspection.describe import constant, opened, reading
 from torchport.inspection.description import to_json
@@ -164,7 +163,7 @@ def missing(kind: str, name: str, known: Iterable[str], path: str) -> InputError
     """The error for a name that is not there, with the names close to it."""
     names = [n for n in dict.fromkeys(known) if n]
     within = [n for n in names if name and name.lower() in n.lower()]
-    close = list(dict.fromkeys([*get_close_matches(name, names[:20_000], n=3), *within[:3]]))[:4]
+    close = list(dict.fromkeys([*close_names(name, names[:20_000]), *within[:3]]))[:4]
     some = f"its {kind}s start: {', '.join(names[:3])}" if names else f"it has no named {kind}s"
     return InputError(
         f"there is no {kind} '{name}' in the model",

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import itertools
 from collections.abc import Container, Iterable, Iterator
 
 import onnx_ir as ir
 
-from torchport.errors import InputError
+from torchport.errors import InputError, did_you_mean
 from torchport.irtools.traversal import graphs_of, subgraphs
 from torchport.irtools.types import _operator
 
@@ -29,11 +28,8 @@ def fresh(name: str, taken: Container[str]) -> str:
 
 def unknown(name: str, what: str, known: Iterable[str]) -> InputError:
     """The error for a name that is not there, with those close to it."""
-    close = difflib.get_close_matches(name, sorted(known), n=3, cutoff=0.5)
-    return InputError(
-        f"there is no {what} '{name}' in the model",
-        next_step=f"did you mean {', '.join(close)}?" if close else "`torchport inspect` lists what there is",
-    )
+    next_step = did_you_mean(name, known, "`torchport inspect` lists what there is")
+    return InputError(f"there is no {what} '{name}' in the model", next_step=next_step)
 
 
 def own_tensor(tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
@@ -113,11 +109,7 @@ class Names:
                 f"'{name}' is inside the body of node '{inside.name}' ({inside.op_type}), which runs as a whole",
                 next_step=f"name a tensor of the main graph: what that node takes or gives, such as {_listed(inside)}",
             )
-        close = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
-        return InputError(
-            f"there is no {what} '{name}' in the model",
-            next_step=f"did you mean {', '.join(close)}?" if close else "`torchport inspect` lists what there is",
-        )
+        return unknown(name, what, known)
 
 
 def _holder(model: ir.Model, name: str) -> ir.Node | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from torchport.errors import InputError
+from torchport.errors import InputError, did_you_mean
 from torchport.irtools.node_reader import Refusal
 
 
@@ -60,10 +59,9 @@ def schema_of(name: str, opset: int | None) -> Any | None:
             f"the operator {kind} came in opset {min(versions)}, the model is of opset {opset}",
             next_step=f"convert the model first: --set-opset {min(versions)}",
         )
-    close = difflib.get_close_matches(kind, sorted(history()), n=3, cutoff=0.5)
     own = f"an operator of your own needs a domain: com.example::{kind}"
     what = f"ONNX has no operator {kind}" + (f" any more in opset {opset}" if versions else "")
-    raise InputError(what, next_step=f"did you mean {', '.join(close)}? {own}" if close else own)
+    raise InputError(what, next_step=did_you_mean(kind, history(), own, more=own))
 
 
 def attributes_of(given: Mapping[str, Any], schema: Any | None) -> dict[str, ir.Attr | None]:
@@ -72,8 +70,7 @@ def attributes_of(given: Mapping[str, Any], schema: Any | None) -> dict[str, ir.
     for name, value in given.items():
         known = None if schema is None else schema.attributes.get(name)
         if schema is not None and known is None:
-            close = difflib.get_close_matches(name, sorted(schema.attributes), n=3, cutoff=0.4)
-            hint = f"did you mean {', '.join(close)}?" if close else f"it has {', '.join(schema.attributes) or 'none'}"
+            hint = did_you_mean(name, schema.attributes, f"it has {', '.join(schema.attributes) or 'none'}")
             raise InputError(f"the operator {schema.name} has no attribute '{name}'", next_step=hint)
         found[name] = None if value is None else _attribute(name, value, known)
     return found

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 import onnx_ir as ir
 
-from torchport.errors import InputError
+from torchport.errors import InputError, did_you_mean
 from torchport.results import TensorInfo
 
 _KNOWN_DOMAINS = ("ai.onnx", "com.microsoft", "com.ms")  # ONNX's and its engines'; every other is somebody's own
@@ -63,11 +62,8 @@ def dtype_named(text: str) -> ir.DataType:
     """
     names = {d.numpy().name: d for d in ir.DataType if d not in (ir.DataType.UNDEFINED, ir.DataType.STRING)}
     if text not in names:
-        close = difflib.get_close_matches(str(text), names, n=3, cutoff=0.5)
-        raise InputError(
-            f"there is no dtype '{text}'",
-            next_step=f"did you mean {', '.join(close)}?" if close else f"it is one of {', '.join(names)}",
-        )
+        hint = did_you_mean(str(text), names, f"it is one of {', '.join(names)}")
+        raise InputError(f"there is no dtype '{text}'", next_step=hint)
     return names[text]
 
 

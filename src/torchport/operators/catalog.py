@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-from torchport.errors import OptionError
+from torchport.errors import OptionError, close_names
 from torchport.operators import composition, definition, library, onnx_catalog, symbolic
 from torchport.operators.onnx_catalog import OnnxOperator
 from torchport.torch_compat import registries
@@ -129,7 +128,7 @@ def alternatives(name: str) -> tuple[str, ...]:
     """Mapped operators of the most similar names."""
     own = _own(name)
     mapped = [n for n in _torch_names() if n != name and _is_plain(n)]
-    close = difflib.get_close_matches(own, [_own(n) for n in mapped], n=8, cutoff=0.6)
+    close = close_names(own, map(_own, mapped), most=8, cutoff=0.6)
     return tuple(f"aten::{c}" for c in close if _mappings(f"aten::{c}"))[:4]
 
 
@@ -252,4 +251,4 @@ def closest(name: str) -> list[str]:
     """The operators of the most similar names."""
     names = [*_torch_names(), *onnx_catalog.names()]
     by_own = {_own(n): n for n in names}
-    return [by_own[c] for c in difflib.get_close_matches(_own(name), list(by_own), n=3, cutoff=0.6)]
+    return [by_own[c] for c in close_names(_own(name), by_own, cutoff=0.6)]

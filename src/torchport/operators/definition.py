@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from torchport.engines.onnxruntime import kernel_libraries
-from torchport.errors import CaptureError, OptionError
+from torchport.errors import CaptureError, OptionError, first_line
 from torchport.operators import fake_shapes
 from torchport.torch_compat import registries
 
@@ -95,7 +95,7 @@ def _registered(name: str, function: Function, schema: str | None) -> Any:
         _from_python.add(name)
     except (ValueError, RuntimeError, TypeError) as error:
         raise OptionError(
-            f"{name} cannot be defined: {str(error).strip().splitlines()[0]}",
+            f"{name} cannot be defined: {first_line(error)}",
             where=_place(function),
             next_step="annotate every parameter and the result (Tensor, Optional[Tensor], Sequence[Tensor], int, "
             'float, bool, str, Sequence[int], ...), or give schema="(Tensor a, float alpha=3.0) -> Tensor"',

@@ -18,7 +18,7 @@ import torch
 from onnx_ir.passes.common import InlinePass
 from onnxscript import version_converter
 
-from torchport.errors import CaptureError
+from torchport.errors import CaptureError, first_line
 from torchport.operators import definition, symbolic
 from torchport.operators.definition import Operator
 from torchport.operators.symbolic import _registered
@@ -80,9 +80,8 @@ def _through(op: Operator, function: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return function(*args, **kwargs)
         except Exception as error:
-            why = str(error).splitlines()[0]
             raise CaptureError(
-                f"{op.name} has no ONNX lowering, and its implementation cannot be traced: {why}",
+                f"{op.name} has no ONNX lowering, and its implementation cannot be traced: {first_line(error)}",
                 next_step=f'say what it is in ONNX: .onnx("{op.name}") for a node, .onnx(function), or .kernel(...)',
             ) from error
 

@@ -17,7 +17,7 @@ from torchport.capture.repairs.programs import WRITTEN_OUT, computed, kept, mean
 from torchport.capture.routes.route import Captured, Request
 from torchport.capture.source_lines import line_of_error
 from torchport.capture.structure import FlatModule
-from torchport.errors import CaptureError, RefusedError
+from torchport.errors import CaptureError, RefusedError, first_line
 from torchport.operators import composition, library, lowering, symbolic
 from torchport.operators.lowering import Lowerings
 from torchport.process import silence
@@ -68,7 +68,7 @@ def translate(program: torch.export.ExportedProgram, request: Request, repairs: 
     try:
         program, table = mapped(program, opset, request.translations, lowerings)
     except NotImplementedError as error:  # a composition that says what it cannot do
-        raise CaptureError(first_line(str(error))) from error
+        raise CaptureError(first_line(error)) from error
     while True:
         try:
             with exact_constants(), half_reductions(), quick_patterns():
@@ -221,8 +221,8 @@ def _reason(error: Exception) -> str:
     if "data-dependent" in text:
         return "the graph depends on a tensor's value"
     if type(error).__name__ in ("DataDependentOutputException", "DynamicOutputShapeException"):  # the operator alone
-        return f"{first_line(text)} gives what only a tensor's values tell, and is not known to the capture"
-    return f"torch.export: {first_line(text) or type(error).__name__}"
+        return f"{first_line(error)} gives what only a tensor's values tell, and is not known to the capture"
+    return f"torch.export: {first_line(error)}"
 
 
 def _translation_error(error: Exception, program: torch.export.ExportedProgram) -> RefusedError:
@@ -242,7 +242,7 @@ def _translation_error(error: Exception, program: torch.export.ExportedProgram) 
     target = re.search(r"target=torch\.ops\.([\w.]+)", text)
     what = f"translating {target[1]} to ONNX" if target else "translation to ONNX"
     where = _line_of_operator(program, target[1]) if target else ""
-    return CaptureError(f"{what}: {first_line(str(root)) or type(root).__name__}", where=where or None)
+    return CaptureError(f"{what}: {first_line(root)}", where=where or None)
 
 
 def _how_to_map(operator: str) -> str:
@@ -263,8 +263,3 @@ def _line_of_operator(program: torch.export.ExportedProgram, operator: str) -> s
         if str(node.target).startswith(operator):
             return line_of_stack(node.meta.get("stack_trace") or "")
     return ""
-
-
-def first_line(text: str) -> str:
-    lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
-    return lines[0][:200] if lines else ""

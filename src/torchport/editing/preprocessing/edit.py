@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,7 +21,7 @@ from torchport.editing.preprocessing.steps import (
     side_names,
 )
 from torchport.editing.selection import unproves
-from torchport.errors import InputError
+from torchport.errors import InputError, did_you_mean
 from torchport.irtools.builder import Builder
 from torchport.irtools.inference import infer_missing
 from torchport.irtools.names import FreshNames
@@ -152,8 +151,7 @@ def _read_one(step: Any, known: Sequence[str]) -> Step:
             f"a step is a name, or a name and a value, not {step!r}", next_step="one mapping for each step"
         )
     if name not in known:
-        close = difflib.get_close_matches(str(name), known, n=3, cutoff=0.5)
-        hint = f"did you mean {', '.join(close)}?" if close else f"there are {', '.join(known)}"
+        hint = did_you_mean(str(name), known, f"there are {', '.join(known)}")
         raise InputError(f"there is no step '{name}' here", next_step=hint)
     return str(name), value
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from torchport.errors import InputError
+from torchport.errors import InputError, did_you_mean
 from torchport.irtools.builder import Builder
 
 # Steps that prepare images: what each adds to the graph, and what shape it must be given.
@@ -267,18 +266,16 @@ def chosen(values: list[ir.Value], name: str | None, what: str) -> ir.Value:
         return values[names.index(str(name))]
     if name is None:
         raise InputError(f"the model has {len(values)} {what}s", next_step=f"say which: {', '.join(names)}")
-    close = difflib.get_close_matches(name, names, n=3, cutoff=0.5) or names
-    raise InputError(f"the model has no {what} '{name}'", next_step=f"did you mean {', '.join(close)}?")
+    hint = did_you_mean(name, names, f"did you mean {', '.join(names)}?")
+    raise InputError(f"the model has no {what} '{name}'", next_step=hint)
 
 
 def read_type(value: Any) -> ir.DataType:
     names = {d.name.lower(): d for d in ir.DataType} | {"float32": ir.DataType.FLOAT, "float64": ir.DataType.DOUBLE}
     found = names.get(str(value).lower())
     if found is None or found == ir.DataType.UNDEFINED:
-        close = difflib.get_close_matches(str(value), list(names), n=3, cutoff=0.5)
-        raise InputError(
-            f"there is no type '{value}'", next_step=f"did you mean {', '.join(close or ['float32', 'uint8'])}?"
-        )
+        hint = did_you_mean(str(value), names, "did you mean float32, uint8?")
+        raise InputError(f"there is no type '{value}'", next_step=hint)
     return found
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import collections
 import graphlib
 from collections.abc import Iterator
-from difflib import get_close_matches
 
 from onnx import ModelProto, NodeProto
 
+from torchport.errors import close_names
 from torchport.inspection.lint.fault import Fault, Scope, named, nodes, source, title
 
 
@@ -73,7 +73,7 @@ _GUESSES = 3  # how many missing names are worth the time to find close ones
 def _missing(scope: Scope) -> Iterator[Fault]:
     for place, (index, name) in enumerate(scope.missing):
         node = scope.body.node[index]
-        close = get_close_matches(name, list(scope.made)[:20_000], n=1) if place < _GUESSES else []
+        close = close_names(name, list(scope.made)[:20_000], most=1) if place < _GUESSES else []
         advice = f"did it mean '{close[0]}'?" if close else "connect it, or add the input or weight"
         what = f"{title(node)} needs '{name}', which nothing makes"
         yield _error("missing-name", what, advice, scope, name, node)
