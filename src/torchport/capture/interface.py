@@ -11,7 +11,7 @@ import torch
 from torchport.capture.dynamic_dims import DynamicSpec, InputDims
 from torchport.capture.origins import write_origins
 from torchport.errors import CaptureError
-from torchport.irtools.traversal import all_nodes
+from torchport.irtools.traversal import all_nodes, all_values
 from torchport.results import Dim
 from torchport.tensors import dtype_name, numpy_dtype
 
@@ -80,25 +80,14 @@ def _restore_inputs(model: ir.Model, tensors: Mapping[str, torch.Tensor]) -> Non
 
 def _free(model: ir.Model, name: str, owner: ir.Value) -> str:
     """Move any other value of that name out of the way, and return the name."""
-    for value in _values(model):
+    for value in all_values(model.graph):
         if value is not owner and value.name == name:
             value.name = f"{name}.inner"
     return name
 
 
-def _values(model: ir.Model) -> list[ir.Value]:
-    found = [*model.graph.inputs, *model.graph.initializers.values()]
-    for node in ir.traversal.RecursiveGraphIterator(model.graph):
-        found += node.outputs
-        for attribute in node.attributes.values():
-            graphs = [attribute.value] if attribute.type == ir.AttributeType.GRAPH else []
-            for graph in graphs:
-                found += [*graph.inputs, *graph.initializers.values()]
-    return found
-
-
 def _strip_prefix(model: ir.Model) -> None:
-    taken = {v.name for v in _values(model)}
+    taken = {v.name for v in all_values(model.graph)}
     for value in list(model.graph.initializers.values()):
         name = str(value.name)
         bare = name.removeprefix(_PREFIX)
@@ -125,7 +114,7 @@ def _separate_outputs(model: ir.Model) -> None:
 def _rename(model: ir.Model, values: Sequence[ir.Value], names: Sequence[str]) -> None:
     chosen = {id(v) for v in values}
     wanted = set(names)
-    for value in _values(model):
+    for value in all_values(model.graph):
         if id(value) not in chosen and value.name in wanted:
             value.name = f"{value.name}.inner"
     for position, value in enumerate(values):  # two steps, so that names may be swapped
@@ -137,19 +126,11 @@ def _rename(model: ir.Model, values: Sequence[ir.Value], names: Sequence[str]) -
 # --- dimensions -------------------------------------------------------------------------------------------------------
 
 
-def _shaped(model: ir.Model) -> list[ir.Value]:
-    found = list(_values(model))
-    for function in model.functions.values():
-        found.extend(function.inputs)
-        for node in ir.traversal.RecursiveGraphIterator(function):
-            found.extend(node.outputs)
-    return [v for v in found if v.shape is not None]
-
-
 def _clean_dims(model: ir.Model) -> None:
     """torch writes a size it froze as a symbol that is called '3'."""
-    for value in _shaped(model):
-        assert value.shape is not None
+    for value in all_values(model):
+        if value.shape is None:
+            continue
         value.shape = ir.Shape(
             [
                 int(d.value) if isinstance(d, ir.SymbolicDim) and d.value and d.value.isdecimal() else d
@@ -169,8 +150,9 @@ def _name_dims(model: ir.Model, dims: InputDims, names: list[str]) -> None:
             symbol = None if isinstance(size, int) else size.value
             if symbol and symbol.isidentifier() and symbol != dim.name and dim.root == dim.name:
                 symbols.setdefault(symbol, dim.name)
-    for value in _shaped(model):
-        assert value.shape is not None
+    for value in all_values(model):
+        if value.shape is None:
+            continue
         value.shape = ir.Shape([_renamed_dim(d, symbols) for d in value.shape])
     for value, name in zip(model.graph.inputs, names, strict=True):
         assert value.shape is not None

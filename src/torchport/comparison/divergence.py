@@ -12,7 +12,7 @@ from collections.abc import Collection
 
 import onnx_ir as ir
 
-from torchport.irtools.traversal import used_by
+from torchport.irtools.traversal import used_values
 
 # What these give may be right though what they get is wrong: they look at shapes, or take a part.
 _TELLS_NOTHING = {
@@ -61,7 +61,7 @@ class Spread:
         self._good, self._bad = set(good), set(bad)
         self._users: dict[ir.Value, list[ir.Node]] = {}
         for node in self._nodes:
-            for value in used_by(node):
+            for value in used_values(node):
                 self._users.setdefault(value, []).append(node)
         self._ends, self._sure, self._certain = set(ends), set(sure), set(certain)
         self.off = self._find_off()
@@ -96,7 +96,7 @@ class Spread:
         """Tensors made from one that is surely off that agree, but not to the last digits: no proof of anything."""
         below: set[ir.Value] = set()
         for node in self._nodes:
-            came = any(v in below or str(v.name) in self._certain for v in used_by(node))
+            came = any(v in below or str(v.name) in self._certain for v in used_values(node))
             below.update(o for o in node.outputs if came and str(o.name) not in self._sure)
         return {v for v in below if str(v.name) in self._good}
 
@@ -104,7 +104,7 @@ class Spread:
         """Tensors that are off because one before them is, which has a partner and differs."""
         found: set[ir.Value] = set()
         for node in self._nodes:
-            if any(v in found or (v in self.off and str(v.name) in self._bad) for v in used_by(node)):
+            if any(v in found or (v in self.off and str(v.name) in self._bad) for v in used_values(node)):
                 found.update(o for o in node.outputs if o in self.off)
         return found
 
@@ -135,5 +135,5 @@ class Spread:
             producer = waiting.pop().producer()
             if producer is not None and producer not in found:
                 found.add(producer)
-                waiting += [v for v in used_by(producer) if v in self.off]
+                waiting += [v for v in used_values(producer) if v in self.off]
         return tuple(n for n in self._nodes if n in found)

@@ -17,7 +17,7 @@ from torchport.comparison.pair_torch import Pair
 from torchport.editing.extract import cut
 from torchport.engines.registry import faults_of
 from torchport.engines.session import open_session
-from torchport.irtools.traversal import used_by
+from torchport.irtools.traversal import used_values
 from torchport.numerics.check import Glance, glance
 from torchport.numerics.tolerance import Tolerance
 from torchport.tensors import Array, numpy_dtype
@@ -91,7 +91,7 @@ def _needed(values: Iterable[ir.Value]) -> list[str]:
         seen.add(value)
         producer = value.producer()
         if producer is not None:
-            waiting += used_by(producer)
+            waiting += used_values(producer)
         elif value.is_graph_input() and not value.is_initializer():
             inputs[str(value.name)] = None
     return list(inputs)

@@ -15,7 +15,7 @@ from torchport.editing.extract import cut, without_unused_inputs
 from torchport.errors import EngineError, InputError, OptionError, TorchportError
 from torchport.files import onnx_files
 from torchport.irtools.metadata import module_of
-from torchport.irtools.traversal import used_by
+from torchport.irtools.traversal import used_values
 from torchport.numerics.check import rounded
 from torchport.results import Origin
 from torchport.tensors import Array
@@ -329,7 +329,7 @@ class Units:
     def model_of(self, chosen: Sequence[int]) -> ir.Model:
         """A model of these units alone: it takes what they use of others, and gives what others use of them."""
         inside = dict.fromkeys(self.nodes(chosen))
-        entering = [str(v.name) for n in inside for v in used_by(n) if self._enters(v, inside)]
+        entering = [str(v.name) for n in inside for v in used_values(n) if self._enters(v, inside)]
         leaving = [str(v.name) for n in inside for v in n.outputs if v.name and self._leaves(v, inside)]
         if not leaving:  # nobody uses what they give
             leaving = [str(v.name) for n in list(inside)[-1:] for v in n.outputs if is_tensor(v)]
@@ -352,7 +352,7 @@ class Units:
             return not any(v in self._ends for v in node.outputs)
         if not node.inputs or any(v in self._ends or not self._readers.get(v) for v in node.outputs):
             return False
-        return all(v.is_initializer() or _is_constant(v) for v in used_by(node))
+        return all(v.is_initializer() or _is_constant(v) for v in used_values(node))
 
     def _walls(self, nodes: list[ir.Node], may_cut_at: Callable[[str], bool]) -> list[bool]:
         """For each node but the last whether the model may be cut after it: everything alive there must be cuttable."""
@@ -376,7 +376,7 @@ def _readers(model: ir.Model) -> dict[ir.Value, list[ir.Node]]:
     """Who uses each value; a use inside a branch is one by the node that holds the branch."""
     found: dict[ir.Value, list[ir.Node]] = {}
     for node in model.graph:
-        for value in used_by(node):
+        for value in used_values(node):
             found.setdefault(value, []).append(node)
     return found
 

@@ -21,7 +21,7 @@ from torchport.comparison.tensor_cache import typed
 from torchport.errors import InputError
 from torchport.irtools.metadata import module_of
 from torchport.irtools.names import Names
-from torchport.irtools.traversal import subgraphs, used_by
+from torchport.irtools.traversal import subgraphs, used_values
 
 _FEW = 8  # nodes that may be all there is
 _MOST = 0.8  # of the nodes
@@ -87,7 +87,7 @@ class Restorer:
             module = module_of(node)
             if module and self._nodes[i] not in self._constant and not self._is_most(sizes[module]):
                 sets.join(modules.setdefault(module, i), i)
-            for value in used_by(node):
+            for value in used_values(node):
                 maker = makers.get(value)
                 if maker is not None and not self.is_constant(value) and self.carriers.hidden(str(value.name)):
                     sets.join(maker, i)
@@ -98,7 +98,7 @@ class Restorer:
 
     def _layer(self, places: Sequence[int]) -> Layer:
         nodes = dict.fromkeys(self._nodes[i] for i in places)
-        takes = [v for n in nodes for v in used_by(n) if v.producer() not in nodes and not self.is_constant(v)]
+        takes = [v for n in nodes for v in used_values(n) if v.producer() not in nodes and not self.is_constant(v)]
         gives = [
             v for n in nodes for v in n.outputs if v.is_graph_output() or any(u not in nodes for u in v.consumers())
         ]
@@ -266,7 +266,7 @@ def _constant_nodes(nodes: Sequence[ir.Node]) -> set[ir.Node | None]:
     """Nodes that only weights go into: they come with the nodes that use them."""
     found: set[ir.Node | None] = set()
     for node in nodes:
-        used = used_by(node)
+        used = used_values(node)
         if used and all(v.is_initializer() or v.producer() in found for v in used):
             found.add(node)
     return found

@@ -20,7 +20,7 @@ from torchport.errors import EngineError, InputError
 from torchport.files import onnx_files
 from torchport.irtools.inference import without_weights
 from torchport.irtools.names import Names
-from torchport.irtools.traversal import used_by
+from torchport.irtools.traversal import used_values
 from torchport.tensors import Array
 
 
@@ -143,7 +143,7 @@ def _guess(model: ir.Model) -> None:
     """
     for node in model.graph:
         missing = [v for v in node.outputs if v.name and v.type is None]
-        known = [v.type for v in used_by(node) if isinstance(v.type, ir.TensorType)]
+        known = [v.type for v in used_values(node) if isinstance(v.type, ir.TensorType)]
         if not missing or not known or onnx.defs.has(node.op_type, node.domain):
             continue
         for value in missing:

@@ -12,7 +12,7 @@ from torchport.editing.selection import forget_unused_domains
 from torchport.errors import InputError
 from torchport.irtools.metadata import ANNOTATION
 from torchport.irtools.serialization import pour
-from torchport.irtools.traversal import bodies, each_value, subgraphs, used_by
+from torchport.irtools.traversal import all_values, bodies, graphs, subgraphs, used_values
 
 _GLANCE = 1024  # elements of a weight to look at before all of it is read
 
@@ -29,7 +29,7 @@ def sort(model: ir.Model) -> int:
     Example:
         >>> tp.graph.sort(model)
     """
-    before = {graph: list(graph) for body in bodies(model) for graph in (body, *body.subgraphs())}
+    before = {graph: list(graph) for graph in graphs(model)}
     try:
         for body in bodies(model):
             body.sort()
@@ -61,12 +61,12 @@ def deduplicate(model: ir.Model) -> int:
 
 def _annotated(model: ir.Model) -> set[str]:
     """The tensors that quantization annotations name."""
-    return {name for v in each_value(model) for name in v.meta.get(ANNOTATION, {}).values()}
+    return {name for v in all_values(model) for name in v.meta.get(ANNOTATION, {}).values()}
 
 
 def _mergeable(model: ir.Model) -> list[ir.Value]:
     named = _annotated(model)
-    weights = [v for b in bodies(model) for g in (b, *b.subgraphs()) for v in g.initializers.values()]
+    weights = [v for g in graphs(model) for v in g.initializers.values()]
     free = [v for v in weights if not v.is_graph_input() and not v.is_graph_output() and v.const_value is not None]
     return [v for v in free if v.name not in named and not v.meta.get(ANNOTATION)]
 
@@ -144,7 +144,7 @@ def _sweep(graph: ir.Graph, named: set[str]) -> int:
         node = waiting.pop()
         if node is not None and node.graph is graph and node not in live:
             live.add(node)
-            waiting += [v.producer() for v in used_by(node)]
+            waiting += [v.producer() for v in used_values(node)]
     dead = [node for node in graph if node not in live]
     take_out(dead)
     return count + len(dead) + drop_weights([v for v in graph.initializers.values() if v.name not in named])

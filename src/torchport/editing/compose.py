@@ -16,7 +16,7 @@ from torchport.files import onnx_files
 from torchport.irtools.inference import infer_missing
 from torchport.irtools.metadata import ANNOTATION
 from torchport.irtools.names import rename
-from torchport.irtools.traversal import graphs_in, values_in
+from torchport.irtools.traversal import all_values, graphs
 from torchport.irtools.types import agrees, described
 from torchport.opset.convert import convert, ir_version_for
 
@@ -149,14 +149,14 @@ def _tell_dimensions_apart(one: ir.Model, two: ir.Model) -> None:
 
 
 def _symbols(model: ir.Model) -> set[str]:
-    shapes = [v.shape for v in values_in(model.graph) if v.shape is not None]
+    shapes = [v.shape for v in all_values(model.graph) if v.shape is not None]
     return {d.value for shape in shapes for d in shape if isinstance(d, ir.SymbolicDim) and d.value is not None}
 
 
 def _substitute(model: ir.Model, name: str, by: str | int) -> None:
     """Give a dimension another name, or a size, wherever it is, also inside a formula such as ``2*N``."""
     word = re.compile(rf"(?<![\w]){re.escape(name)}(?![\w])")
-    for value in values_in(model.graph):
+    for value in all_values(model.graph):
         if value.shape is None or value.const_value is not None:
             continue
         dims = [d if isinstance(d, int) else d.value for d in value.shape]
@@ -361,7 +361,7 @@ def _check_interface(one: set[ir.Value], two: set[ir.Value]) -> None:
 
 def _names(model: ir.Model) -> set[str]:
     nodes = {n.name for n in model.graph.all_nodes() if n.name}
-    return nodes | {str(v.name) for v in values_in(model.graph)}
+    return nodes | {str(v.name) for v in all_values(model.graph)}
 
 
 def _free(name: str, taken: set[str]) -> str:
@@ -375,14 +375,14 @@ def _free(name: str, taken: set[str]) -> str:
 def _rename_all(model: ir.Model, new: Callable[[str], str], *, without: set[ir.Value]) -> None:
     """Rename values and nodes, branches included, and the scales and zero points that annotations name."""
     names: dict[str, str] = {}
-    for value in values_in(model.graph):
+    for value in all_values(model.graph):
         if value.name and value not in without:
             names[value.name] = names.get(value.name) or new(value.name)
             rename(value, names[value.name])
-    for graph in graphs_in(model.graph):
+    for graph in graphs(model.graph):
         for node in graph:
             node.name = new(node.name) if node.name else node.name
-    for value in values_in(model.graph):
+    for value in all_values(model.graph):
         annotation = value.meta.get(ANNOTATION)
         if annotation:
             value.meta[ANNOTATION] = {key: names.get(name, name) for key, name in annotation.items()}

@@ -10,7 +10,7 @@ from torchport.editing.selection import unproves
 from torchport.errors import InputError
 from torchport.irtools.names import fresh, unknown
 from torchport.irtools.schemas import allowed_types, schema_at, type_name
-from torchport.irtools.traversal import values_of
+from torchport.irtools.traversal import own_values
 from torchport.irtools.types import dtype_named, plain
 
 _EDIT = "torchport.edit"
@@ -154,7 +154,7 @@ def _give_output(graph: ir.Graph, value: ir.Value, other: ir.Value) -> None:
 def _cast(graph: ir.Graph, value: ir.Value, to: ir.DataType | None, name: str) -> ir.Node:
     assert to is not None
     graphs = (graph, *graph.subgraphs())
-    inner = fresh(f"{name}_cast", {str(v.name) for g in graphs for v in values_of(g)})
+    inner = fresh(f"{name}_cast", {str(v.name) for g in graphs for v in own_values(g)})
     title = fresh(f"cast_{name}", {str(n.name) for n in graph.all_nodes()})
     node = ir.node("Cast", [value], {"to": int(to)}, name=title, metadata_props={_EDIT: _OURS})
     output = node.outputs[0]

@@ -16,7 +16,7 @@ from torchport.files import onnx_files
 from torchport.irtools.inference import UNINFERABLE, infer_missing
 from torchport.irtools.metadata import MODULE
 from torchport.irtools.names import Names
-from torchport.irtools.traversal import used_by
+from torchport.irtools.traversal import used_values
 from torchport.process import silence
 
 
@@ -101,7 +101,7 @@ def _begin(model: ir.Model, names: Names, given: Sequence[str]) -> list[ir.Value
     found: list[ir.Value] = []
     for name in given:
         if name not in names.values and name in names.nodes:
-            found += [v for v in used_by(names.nodes[name]) if not _is_constant(v)]
+            found += [v for v in used_values(names.nodes[name]) if not _is_constant(v)]
         else:
             found.append(names.value(name))
     return list(dict.fromkeys(found))
@@ -131,12 +131,12 @@ def _around(model: ir.Model, path: str) -> tuple[list[ir.Value], list[ir.Value]]
         known = {n.metadata_props.get(MODULE, "") for n in model.graph} - {""}
         raise _unknown_module(path, known)
     inside = set(nodes)
-    entering = [v for n in nodes for v in used_by(n) if v.producer() not in inside and not _is_constant(v)]
+    entering = [v for n in nodes for v in used_values(n) if v.producer() not in inside and not _is_constant(v)]
     ends = set(model.graph.outputs)
     users: dict[ir.Value, bool] = {}
     for node in model.graph:
         if node not in inside:
-            users.update(dict.fromkeys(used_by(node), True))
+            users.update(dict.fromkeys(used_values(node), True))
     leaving = [v for n in nodes for v in n.outputs if v in ends or v in users]
     return list(dict.fromkeys(entering)), list(dict.fromkeys(leaving))
 
@@ -216,7 +216,7 @@ def _between(
         producer = value.producer()
         if producer is not None and producer not in nodes:
             nodes.add(producer)
-            waiting += [v for v in used_by(producer) if v not in seen]
+            waiting += [v for v in used_values(producer) if v not in seen]
     return [n for n in whole.graph if n in nodes], list(constants)
 
 
@@ -288,7 +288,7 @@ def _needed(given: set[ir.Value], end: Sequence[ir.Value]) -> tuple[dict[ir.Valu
             if not value.is_initializer():
                 sources.append(value)
             continue
-        for used in used_by(producer):
+        for used in used_values(producer):
             after.setdefault(used, []).append(value)
             waiting.append(used)
     return after, sources

@@ -20,7 +20,16 @@ from torchport.irtools.inference import infer_missing
 from torchport.irtools.metadata import MODULE
 from torchport.irtools.names import where
 from torchport.irtools.schemas import schema_even_if_deprecated
-from torchport.irtools.traversal import Match, Scope, current, in_order, scoped_nodes, subgraphs, used_by, values_in
+from torchport.irtools.traversal import (
+    Match,
+    Scope,
+    all_values,
+    current,
+    in_order,
+    scoped_nodes,
+    subgraphs,
+    used_values,
+)
 
 # --- inline -----------------------------------------------------------------------------------------------------------
 
@@ -286,7 +295,7 @@ def _part(model: ir.Model, group: list[ir.Node]) -> Match:
     """What goes into some nodes and comes out of them, if nothing leads from them back in."""
     inside = set(group)
     scope = next(scope for scope, n in scoped_nodes(model) if n is group[0])
-    entering = [v for v in dict.fromkeys(v for n in group for v in used_by(n)) if v.producer() not in inside]
+    entering = [v for v in dict.fromkeys(v for n in group for v in used_values(n)) if v.producer() not in inside]
     _check_closed(group, entering)
     _check_no_parameters(group)
     holder = {inner: n for n in group for g in subgraphs(n) for inner in ir.traversal.RecursiveGraphIterator(g)}
@@ -310,7 +319,7 @@ def _check_closed(group: list[ir.Node], entering: list[ir.Value]) -> None:
         producer = value.producer()
         if producer in inside:
             raise _leads_back(value, came)
-        for further in used_by(producer) if producer is not None else []:
+        for further in used_values(producer) if producer is not None else []:
             if further not in came:
                 came[further] = value
                 waiting.append(further)
@@ -348,7 +357,7 @@ def _function(part: Match, domain: str, name: str) -> ir.Function:
         own.const_value = None
         if _is_few_integers(value):
             _put_inside(graph, own, value)
-    for value in values_in(graph):
+    for value in all_values(graph):
         if not value.is_initializer():
             value.type = value.shape = None
     return ir.Function(domain, name, "", graph=graph, attributes=[])

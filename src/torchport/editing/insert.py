@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -18,7 +18,7 @@ from torchport.errors import InputError
 from torchport.irtools import schemas
 from torchport.irtools.inference import infer_missing
 from torchport.irtools.names import rename, unknown, where
-from torchport.irtools.traversal import Scope, all_nodes, opset_of, scoped_nodes, values_in
+from torchport.irtools.traversal import Scope, all_nodes, all_values, opset_of, own_values, scoped_nodes
 from torchport.irtools.types import described
 
 
@@ -143,25 +143,20 @@ class _Change:
 
 def _behind(model: ir.Model, name: str) -> list[_Spot]:
     scopes: list[Scope] = [model.graph, *model.functions.values()]
-    main = [v for v in _own_values(model.graph) if v.name == name]
+    main = [v for v in own_values(model.graph) if v.name == name]
     if main:
         return [_Spot(main[0], model.graph)]
     bodies = [(s.graph if isinstance(s, ir.Function) else s, s) for s in scopes]
-    inner = [_Spot(v, scope) for body, scope in bodies for v in values_in(body) if v.name == name]
+    inner = [_Spot(v, scope) for body, scope in bodies for v in all_values(body) if v.name == name]
     if inner:
         return inner
-    known = {str(v.name) for body, _ in bodies for v in values_in(body)} | {n.name or "" for n in all_nodes(model)}
+    known = {str(v.name) for body, _ in bodies for v in all_values(body)} | {n.name or "" for n in all_nodes(model)}
     try:
         nodes = chosen_nodes(model, name)
     except InputError as error:
         raise unknown(name, "tensor or node", known - {""}) from error
     found = {id(n): scope for scope, n in scoped_nodes(model)}
     return [_Spot(n.outputs[0], found[id(n)]) for n in nodes]
-
-
-def _own_values(graph: ir.Graph) -> Iterator[ir.Value]:
-    yield from (*graph.inputs, *graph.initializers.values())
-    yield from (v for n in graph for v in n.outputs)
 
 
 def _in_front(model: ir.Model, text: str) -> list[_Spot]:

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from torchport.errors import InputError
 from torchport.irtools.names import unknown
-from torchport.irtools.traversal import all_nodes, bodies, each_value
+from torchport.irtools.traversal import all_nodes, all_values, graphs
 
 Properties = MutableMapping[str, str]
 
@@ -132,11 +132,10 @@ def _holders(model: ir.Model) -> Iterator[Any]:
     """What can say something of itself; a function says it with its graph."""
     _make_tensors_writable(model)
     yield model
-    for body in bodies(model):
-        yield from (body, *body.subgraphs())
+    yield from graphs(model)
     yield from all_nodes(model)
-    yield from each_value(model)
-    yield from (v.const_value for v in each_value(model) if v.const_value is not None)
+    yield from all_values(model)
+    yield from (v.const_value for v in all_values(model) if v.const_value is not None)
     yield from (a.as_tensor() for _, a in _tensor_attributes(model))
 
 
@@ -155,7 +154,7 @@ def _tensor_attributes(model: ir.Model) -> list[tuple[ir.Node, ir.Attr]]:
 
 def _make_tensors_writable(model: ir.Model) -> None:
     """A tensor read from a file keeps what the file said of it; those with something to say are made anew."""
-    for value in each_value(model):
+    for value in all_values(model):
         if value.const_value is not None and _is_fixed(value.const_value):
             value.const_value = _anew(value.const_value)
     for node, attribute in _tensor_attributes(model):

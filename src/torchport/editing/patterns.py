@@ -12,7 +12,7 @@ import onnx_ir as ir
 from torchport.editing.fragment import Fragment
 from torchport.irtools import node_reader, schemas
 from torchport.irtools.names import where
-from torchport.irtools.traversal import Match, Scope, in_order, is_constant, opset_of, scoped_nodes, used_by
+from torchport.irtools.traversal import Match, Scope, in_order, is_constant, opset_of, scoped_nodes, used_values
 
 # Find a pattern that is written in ONNX text.
 #
@@ -218,7 +218,7 @@ def _circle(values: list[ir.Value | None], nodes: set[ir.Node], outputs: set[ir.
         producer = value.producer()
         if value not in seen and producer is not None:
             seen.add(value)
-            waiting += used_by(producer)
+            waiting += used_values(producer)
     return ""
 
 

@@ -9,7 +9,7 @@ from torchport.editing.selection import chosen_nodes, forget_unused_domains, unp
 from torchport.editing.transaction import infer_again, new_errors
 from torchport.errors import InputError
 from torchport.irtools.names import where
-from torchport.irtools.traversal import bodies, subgraphs, used_by
+from torchport.irtools.traversal import graphs, subgraphs, used_values
 from torchport.irtools.types import plain
 
 
@@ -94,7 +94,7 @@ def _bypass(node: ir.Node) -> None:
     graph = node.graph
     assert graph is not None
     before, after = next(v for v in node.inputs if v is not None), node.outputs[0]
-    needed = [v for v in used_by(node) if v is not before]
+    needed = [v for v in used_values(node) if v is not before]
     if before.type is None:
         before.type = after.type
     if after.is_graph_output():
@@ -149,12 +149,11 @@ def remove(model: ir.Model, node: str) -> int:
     gone = set(found)
     model.graph.outputs[:] = [v for v in model.graph.outputs if v.producer() not in gone]
     count = 0
-    for body in bodies(model):
-        for graph in (body, *body.subgraphs()):
-            nodes = [n for n in graph if n in gone]
-            needed = [v for n in nodes for v in used_by(n)]
-            take_out(nodes)
-            count += len(nodes) + _drop_needed(needed)
+    for graph in graphs(model):
+        nodes = [n for n in graph if n in gone]
+        needed = [v for n in nodes for v in used_values(n)]
+        take_out(nodes)
+        count += len(nodes) + _drop_needed(needed)
     drop_functions(model)
     forget_unused_domains(model)
     return count
@@ -201,7 +200,7 @@ def _drop_needed(values: list[ir.Value]) -> int:
         if value.is_initializer():
             drop_weights([value])
         elif producer is not None and producer.graph is not None and not _is_needed(producer):
-            waiting += used_by(producer)
+            waiting += used_values(producer)
             take_out([producer])
             count += 1
     return count

@@ -12,7 +12,7 @@ from torchport.errors import InputError
 from torchport.irtools.dims import _IDENTIFIER, change_dims, dim_names, dim_with
 from torchport.irtools.metadata import ANNOTATION, PROOF
 from torchport.irtools.names import unknown
-from torchport.irtools.traversal import all_nodes, bodies, each_value, subgraphs, values_of
+from torchport.irtools.traversal import all_nodes, all_values, bodies, own_values, subgraphs
 
 
 def rename(model: ir.Model, names: Mapping[str, str], *, kind: str | None = None) -> int:
@@ -100,7 +100,7 @@ def _join(plan: _Plan, more: _Plan) -> None:
 
 
 def _tensor_names(model: ir.Model) -> set[str]:
-    return {v.name for v in each_value(model) if v.name}
+    return {v.name for v in all_values(model) if v.name}
 
 
 def _node_names(model: ir.Model) -> set[str]:
@@ -118,7 +118,7 @@ def _check_tensors(model: ir.Model, plan: _Plan) -> None:
 def _check_scope(graph: ir.Graph, plan: _Plan, outer: Mapping[str, str]) -> None:
     """No two values of a graph, or of one and a graph around it, come to have one name."""
     seen = dict(outer)
-    for value in dict.fromkeys(values_of(graph)):
+    for value in dict.fromkeys(own_values(graph)):
         if not value.name:
             continue
         name = plan.get(value.name, value.name)
@@ -163,7 +163,7 @@ def _check_dims(model: ir.Model, plan: _Plan) -> None:
 
 
 def _rename_tensors(model: ir.Model, plan: _Plan) -> int:
-    values = list(each_value(model))
+    values = list(all_values(model))
     found = [v for v in values if v.name in plan and plan[v.name] != v.name]
     ir.convenience.rename_values(found, [plan[str(v.name)] for v in found])
     for value in values:
@@ -185,7 +185,7 @@ def _rename_dims(model: ir.Model, plan: _Plan) -> int:
         return dim_with(text, plan)
 
     _rename_in_proof(model, plan)
-    return sum(change_dims(value, renamed) for value in each_value(model))
+    return sum(change_dims(value, renamed) for value in all_values(model))
 
 
 def _rename_in_proof(model: ir.Model, plan: _Plan) -> None:

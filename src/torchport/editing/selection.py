@@ -14,7 +14,7 @@ from torchport.editing.patterns import matches, python_matches
 from torchport.errors import InputError
 from torchport.irtools.metadata import PROOF
 from torchport.irtools.names import unknown
-from torchport.irtools.traversal import Match, Scope, all_nodes as every_node, scoped_nodes, subgraphs
+from torchport.irtools.traversal import Match, Scope, all_nodes, scoped_nodes, subgraphs
 from torchport.irtools.types import _operator
 
 P = ParamSpec("P")
@@ -45,7 +45,7 @@ def chosen_nodes(model: ir.Model, text: str) -> list[ir.Node]:
     """
     if not text:
         raise InputError("no node is named", next_step="give a node's name, an operator, or names with *")
-    nodes = list(every_node(model))
+    nodes = list(all_nodes(model))
     found = [n for n in nodes if n.name == text] or [n for n in nodes if _is_operator(n, text)]
     if not found and "*" in text:
         found = [n for n in nodes if fnmatch.fnmatchcase(n.name or "", text)]
@@ -72,7 +72,7 @@ def _is_operator(node: ir.Node, text: str) -> bool:
 
 def forget_unused_domains(model: ir.Model) -> None:
     """Take out the imports of domains that no node is of any more."""
-    used = {n.domain for n in every_node(model)} | {i[0] for i in model.functions}
+    used = {n.domain for n in all_nodes(model)} | {i[0] for i in model.functions}
     scopes: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
     for scope in scopes:
         for domain in [d for d in scope.opset_imports if d and d not in used]:

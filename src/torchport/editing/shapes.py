@@ -14,7 +14,7 @@ from torchport.irtools.dims import _free_symbols as _symbols, names_in
 from torchport.irtools.inference import contradiction
 from torchport.irtools.names import unknown
 from torchport.irtools.shapes import Shapes
-from torchport.irtools.traversal import each_value, values_of
+from torchport.irtools.traversal import all_values, own_values
 
 Dim = int | str | None
 
@@ -143,7 +143,7 @@ def set_shape(model: ir.Model, tensor: str, shape: Sequence[Dim]) -> int:
 
 
 def _tensor(model: ir.Model, name: str) -> ir.Value:
-    found = {str(v.name): v for v in reversed(list(each_value(model)))}
+    found = {str(v.name): v for v in reversed(list(all_values(model)))}
     if name not in found:
         raise unknown(name, "tensor", found)
     return found[name]
@@ -202,7 +202,7 @@ def clear_shapes(model: ir.Model) -> int:
         >>> tp.graph.clear_shapes(model)
     """
     keep = {*model.graph.inputs, *model.graph.outputs}
-    inner = [v for v in each_value(model) if v not in keep and v.const_value is None and v.shape is not None]
+    inner = [v for v in all_values(model) if v not in keep and v.const_value is None and v.shape is not None]
     for value in inner:
         value.shape = None
     return len(inner)
@@ -232,7 +232,7 @@ def checked(model: ir.Model, change: Callable[[ir.Model], int], what: str) -> in
 
 def _write(model: ir.Model, name: str, to: int | str) -> int:
     changed = 0
-    for value in each_value(model):
+    for value in all_values(model):
         if value.shape is None:
             continue
         dims = [d if isinstance(d, int) else _with(d, name, to) for d in value.shape]
@@ -261,7 +261,7 @@ def _work_out(model: ir.Model) -> None:
     """Sizes that are known now and were not."""
     shapes = Shapes(model)
     for graph in model.graphs():
-        for value in values_of(graph):
+        for value in own_values(graph):
             found = shapes.of(value)
             if found is None or value.const_value is not None:
                 continue

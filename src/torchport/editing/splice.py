@@ -16,7 +16,7 @@ from torchport.irtools import names, schemas
 from torchport.irtools.inference import infer_missing
 from torchport.irtools.names import FreshNames, rename, where
 from torchport.irtools.schemas import dtype_at, newest, type_variable
-from torchport.irtools.traversal import Match, Scope, values_in
+from torchport.irtools.traversal import Match, Scope, all_values
 from torchport.irtools.types import agrees, described
 from torchport.opset.convert import ir_version_for
 
@@ -70,7 +70,7 @@ class Grafting:
             for value in (*graph.inputs, *graph.initializers.values(), *(v for n in graph for v in n.outputs)):
                 if value.name == name:
                     return value
-        known = [*variables, *(str(v.name) for v in values_in(body))]
+        known = [*variables, *(str(v.name) for v in all_values(body))]
         hint = did_you_mean(name, known, "`torchport inspect` lists what there is")
         raise InputError(f"there is no tensor '{name}' to take as an input", next_step=hint)
 
@@ -114,7 +114,7 @@ class Grafting:
         return graft
 
     def _rename(self, graph: ir.Graph, before: str, keys: Mapping[ir.Value, _Key]) -> None:
-        for value in values_in(graph):
+        for value in all_values(graph):
             if value.name and keys.get(value) not in self._shared:  # an output left out has no name
                 rename(value, self.names.fresh(f"{before}{value.name}"))
 

@@ -12,7 +12,7 @@ from torchport.editing.fragment import Fragment
 from torchport.errors import InputError, OpsetError
 from torchport.inspection.lint.operators import clean
 from torchport.irtools.names import where
-from torchport.irtools.traversal import Match, Scope, opset_of, used_by
+from torchport.irtools.traversal import Match, Scope, opset_of, used_values
 from torchport.irtools.types import agrees, described
 from torchport.opset.convert import convert
 
@@ -28,7 +28,7 @@ def settle_types(nodes: Sequence[ir.Node], scope: Scope, model: ir.Model, title:
         for value in node.outputs:
             value.type = value.shape = None
     made = {v for n in nodes for v in n.outputs}
-    outer = [v for v in dict.fromkeys(v for n in nodes for v in used_by(n)) if v not in made]
+    outer = [v for v in dict.fromkeys(v for n in nodes for v in used_values(n)) if v not in made]
     proto = _message(nodes, outer, scope, model)
     inferred = ir.from_proto(_inferred(proto, title, strict=all(v.type is not None for v in outer)))
     for node, typed in zip(

@@ -12,7 +12,7 @@ from torchport.editing.extract import cut
 from torchport.errors import InputError
 from torchport.files import onnx_files
 from torchport.irtools.names import Names
-from torchport.irtools.traversal import used_by
+from torchport.irtools.traversal import used_values
 
 
 def split(model: ir.Model | str | os.PathLike[str], at: Sequence[str] | int) -> list[ir.Model]:
@@ -36,8 +36,10 @@ def split(model: ir.Model | str | os.PathLike[str], at: Sequence[str] | int) -> 
     known = {v: None for v in whole.graph.inputs if not v.is_initializer()}
     for place, group in enumerate(groups):
         inside = set(group)
-        later = {v for g in groups[place + 1 :] for n in g for v in used_by(n)} | set(whole.graph.outputs)
-        entering = {v: None for n in group for v in used_by(n) if v.producer() not in inside and not v.is_initializer()}
+        later = {v for g in groups[place + 1 :] for n in g for v in used_values(n)} | set(whole.graph.outputs)
+        entering = {
+            v: None for n in group for v in used_values(n) if v.producer() not in inside and not v.is_initializer()
+        }
         given = [str(v.name) for n in group for v in n.outputs if v in later]
         if not given:
             raise InputError("a part would give nothing that is used", next_step="split at other tensors")
@@ -71,7 +73,7 @@ def _before(value: ir.Value) -> set[ir.Node]:
         producer = waiting.pop().producer()
         if producer is not None and producer not in found:
             found.add(producer)
-            waiting += used_by(producer)
+            waiting += used_values(producer)
     return found
 
 
@@ -81,7 +83,7 @@ def _even(nodes: list[ir.Node], parts: int) -> list[list[ir.Node]]:
     seen: set[ir.Value] = set()
     costs: list[int] = []
     for node in nodes:
-        new = [v for v in used_by(node) if v.is_initializer() and v not in seen]
+        new = [v for v in used_values(node) if v.is_initializer() and v not in seen]
         seen.update(new)
         costs.append(1 + sum(_bytes(v) for v in (*new, *node.outputs)))
     total, groups, spent = sum(costs), [[]], 0  # type: tuple[int, list[list[ir.Node]], int]

@@ -11,7 +11,7 @@ from torchport.inspection.lint.linter import lint
 from torchport.irtools.dims import dim_names, dims_in, size_of
 from torchport.irtools.inference import contradiction, infer_missing
 from torchport.irtools.shapes import Shapes
-from torchport.irtools.traversal import all_nodes, bodies, each_value, subgraphs, used_by
+from torchport.irtools.traversal import all_nodes, all_values, bodies, subgraphs, used_values
 
 Undo = Callable[[], None]
 
@@ -70,7 +70,7 @@ def infer_again(model: ir.Model, nodes: Iterable[ir.Node] = ()) -> Undo:
     changed = set(nodes)
     affected = _affected(model, changed) if changed else []
     stated: _Stated = {v: (v.type, v.shape) for node in affected for v in node.outputs}
-    missing = {v: (v.type, v.shape) for v in each_value(model) if v.type is None or v.shape is None}
+    missing = {v: (v.type, v.shape) for v in all_values(model) if v.type is None or v.shape is None}
     _infer_again(model, affected, changed, stated, missing)
     stale = _stale(affected, stated)
     if stale:
@@ -121,7 +121,7 @@ def _affected_in(graph: ir.Graph, changed: set[ir.Node]) -> list[ir.Node]:
     touched: set[ir.Value] = set()
     for node in graph:
         inner = [n for g in subgraphs(node) for n in g.all_nodes()]
-        if node in changed or not changed.isdisjoint(inner) or not touched.isdisjoint(used_by(node)):
+        if node in changed or not changed.isdisjoint(inner) or not touched.isdisjoint(used_values(node)):
             found += [*inner, node]  # what a branch gives is known before what the node gives
             touched.update(node.outputs)
     return found
@@ -164,7 +164,7 @@ def _keep_untouched(affected: list[ir.Node], changed: set[ir.Node], stated: _Sta
     """A node whose inputs turned out the same gives what it gave: operators of one's own are not inferred."""
     moved = {v for v in stated if v.producer() is None}
     for node in affected:
-        needed = [*used_by(node), *(v for graph in subgraphs(node) for v in graph.outputs)]
+        needed = [*used_values(node), *(v for graph in subgraphs(node) for v in graph.outputs)]
         if node not in changed and moved.isdisjoint(needed):
             _put_back({v: stated[v] for v in node.outputs})
         else:

@@ -24,7 +24,7 @@ from torchport.irtools.dims import change_dims
 from torchport.irtools.inference import without_weights
 from torchport.irtools.metadata import ANNOTATION
 from torchport.irtools.names import unknown, where
-from torchport.irtools.traversal import bodies, each_value, is_constant, values_of
+from torchport.irtools.traversal import all_values, graphs, is_constant, own_values
 from torchport.tensors import Array, is_torch, numpy_dtype, to_numpy
 
 
@@ -66,10 +66,9 @@ def set_weights(
 
 def _weights(model: ir.Model) -> dict[str, list[ir.Value]]:
     found: dict[str, list[ir.Value]] = {}
-    for body in bodies(model):
-        for graph in (body, *body.subgraphs()):
-            for name, value in graph.initializers.items():
-                found.setdefault(name, []).append(value)
+    for graph in graphs(model):
+        for name, value in graph.initializers.items():
+            found.setdefault(name, []).append(value)
     return found
 
 
@@ -212,8 +211,7 @@ def to_input(model: ir.Model, name: str) -> int:
 
 
 def _constant(model: ir.Model, name: str) -> ir.Value:
-    graphs = [model.graph, *model.graph.subgraphs()]
-    found = [v for g in graphs for v in dict.fromkeys(values_of(g)) if v.name == name]
+    found = [v for v in all_values(model.graph) if v.name == name]
     if not found:
         raise _not_outside(model, name)
     value = found[0]
@@ -221,7 +219,7 @@ def _constant(model: ir.Model, name: str) -> ir.Value:
         producer = value.producer()
         why = f"{where(producer)} computes it" if producer is not None else "it is an input already"
         raise InputError(f"'{name}' is no constant: {why}", next_step="name a weight, or what a Constant node gives")
-    inside = value not in set(values_of(model.graph))
+    inside = value not in set(own_values(model.graph))
     if len(found) > 1 or (inside and value.is_graph_output()):
         why = "several branches have one of that name" if len(found) > 1 else "it is the result of a branch"
         raise InputError(
@@ -232,12 +230,12 @@ def _constant(model: ir.Model, name: str) -> ir.Value:
 
 def _not_outside(model: ir.Model, name: str) -> InputError:
     for function in model.functions.values():
-        if any(v.name == name for g in (function.graph, *function.graph.subgraphs()) for v in values_of(g)):
+        if any(v.name == name for v in all_values(function.graph)):
             return InputError(
                 f"'{name}' is inside the function '{function.domain}::{function.name}'",
                 next_step="write the function out first: tp.graph.inline, or --inline",
             )
-    every = {str(v.name) for g in (model.graph, *model.graph.subgraphs()) for v in values_of(g)}
+    every = {str(v.name) for v in all_values(model.graph)}
     return unknown(name, "weight", every)
 
 
@@ -295,13 +293,13 @@ def _sizes(given: ir.Value, tensor: ir.TensorProtocol) -> dict[str, int]:
 
 
 def _settle(model: ir.Model, given: ir.Value, tensor: ir.TensorProtocol, sizes: Mapping[str, int]) -> Undo:
-    shapes = [(v, v.shape) for v in each_value(model)]
+    shapes = [(v, v.shape) for v in all_values(model)]
     place, default, version = list(model.graph.inputs).index(given), given.const_value, model.ir_version
     model.graph.inputs.pop(place)  # del would leave it marked as an input
     given.const_value, given.shape = tensor, ir.Shape(tensor.shape.numpy())
     model.graph.register_initializer(given)
     model.ir_version = max(version, 4)  # before, weights had to be inputs
-    for value in each_value(model):
+    for value in all_values(model):
         change_dims(value, lambda text: _at(text, sizes))
     _sharpen(model)
     restore = infer_again(model)
@@ -336,7 +334,7 @@ def _sharpen(model: ir.Model) -> None:
         return  # the check of the whole edit says what is wrong
     for graph, typed in zip(model.graphs(), ir.from_proto(proto).graphs(), strict=True):
         known = ir.convenience.create_value_mapping(typed)
-        for value in values_of(graph):
+        for value in own_values(graph):
             found = known[value.name].shape if value.name in known else None
             if value.shape is not None and found is not None and len(found) == len(value.shape):
                 dims = [b if isinstance(b, int) else a for a, b in zip(value.shape, found, strict=True)]

@@ -11,7 +11,7 @@ import dataclasses
 import itertools
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from onnx_ir.passes.common import InlinePass
 from torchport.engines.onnxruntime import kernel_libraries
 from torchport.errors import EngineError
 from torchport.irtools import types
+from torchport.irtools.traversal import all_nodes
 from torchport.operators import definition, pytorch_calls
 
 _numbers = itertools.count(1)
@@ -43,12 +44,7 @@ class Needs:
 
 def own_nodes(model: ir.Model) -> list[ir.Node]:
     """Nodes of domains that are neither ONNX's nor the engine's, branches and bodies included."""
-    graphs = [model.graph, *(f.graph for f in model.functions.values())]
-    return [node for graph in graphs for node in _all_nodes(graph) if types.is_custom(node)]
-
-
-def _all_nodes(graph: Any) -> Iterable[ir.Node]:
-    return ir.traversal.RecursiveGraphIterator(graph)
+    return [node for node in all_nodes(model) if types.is_custom(node)]
 
 
 def needs(model: ir.Model, given: Sequence[str | os.PathLike[str]]) -> Needs:
@@ -149,7 +145,7 @@ def with_python_kernels(model: ir.Model, nodes: Sequence[ir.Node]) -> tuple[ir.M
             next_step='pip install "torchport[python-kernels]", or engine="reference"',
         ) from error
     wanted = {id(n) for n in nodes}
-    originals = [n for n in _all_nodes(model.graph) if id(n) in wanted]
+    originals = [n for n in model.graph.all_nodes() if id(n) in wanted]
     kinds = {v: getattr(PyCustomOpDef, f"dt_{k}") for k, v in _KINDS.items() if hasattr(PyCustomOpDef, f"dt_{k}")}
     changed: dict[ir.Node, tuple[str, str, list[Any]]] = {}
     try:
@@ -171,7 +167,7 @@ def with_python_kernels(model: ir.Model, nodes: Sequence[ir.Node]) -> tuple[ir.M
     finally:
         for node, (domain, kind, _) in changed.items():
             node.domain, node.op_type = domain, kind
-    for node in _all_nodes(copy.graph):
+    for node in copy.graph.all_nodes():
         if node.domain == "ai.onnx.contrib":
             there_now = [v for v in node.inputs if v is not None]
             node.resize_inputs(len(there_now))

@@ -23,7 +23,7 @@ from onnx import ModelProto, TensorProto
 from torchport.files.filesystem import CAN_LOCK, locked, opened, sync_folder, try_lock
 from torchport.files.reader import UNREADABLE
 from torchport.files.writer import PROTOBUF_LIMIT, Draft
-from torchport.irtools.serialization import tensors
+from torchport.irtools.serialization import proto_tensors
 
 _SUFFIX = ".torchport"
 _NOTES = "nobodys"
@@ -114,7 +114,9 @@ def _data_names(target: Path) -> set[str]:
         proto = ModelProto.FromString(target.read_bytes())
     except UNREADABLE:
         return set()
-    outside = (t for t in tensors(proto) if isinstance(t, TensorProto) and t.data_location == TensorProto.EXTERNAL)
+    outside = (
+        t for t in proto_tensors(proto) if isinstance(t, TensorProto) and t.data_location == TensorProto.EXTERNAL
+    )
     return present & {e.value for t in outside for e in t.external_data if e.key == "location"}
 
 

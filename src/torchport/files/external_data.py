@@ -21,7 +21,7 @@ import onnx_ir as ir
 from onnx import ModelProto, SparseTensorProto, TensorProto
 
 from torchport.errors import FileError, UnsafeFileError
-from torchport.irtools.serialization import tensors
+from torchport.irtools.serialization import proto_tensors
 
 _KEYS = ("location", "offset", "length", "checksum")
 _FIELDS = ("float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data")
@@ -44,7 +44,7 @@ def check_external(proto: ModelProto, folder: Path, *, source: Path | None = Non
         FileError: a data file is missing, or a data type unknown.
     """
     files = _DataFiles(folder)
-    for tensor in tensors(proto):
+    for tensor in proto_tensors(proto):
         _check(tensor, files, f"{source or folder}, tensor '{_name(tensor)}'")
 
 
@@ -56,7 +56,7 @@ def data_errors(proto: ModelProto, folder: Path | None) -> Iterator[tuple[str, F
         folder: where external data is looked for; None to leave external data alone.
     """
     files = _DataFiles(folder or Path())
-    for tensor in tensors(proto):
+    for tensor in proto_tensors(proto):
         outside = isinstance(tensor, TensorProto) and tensor.data_location == TensorProto.EXTERNAL
         try:
             if folder is not None or not outside:

@@ -22,7 +22,7 @@ from torchport.files.protobuf_scan import Packed, SkimmedModel, UnclearError, nu
 from torchport.files.reader import UNREADABLE
 from torchport.files.validation import check_functions, check_versions
 from torchport.irtools.inference import UNINFERABLE
-from torchport.irtools.serialization import scopes, subgraphs
+from torchport.irtools.serialization import proto_scopes, proto_subgraphs
 
 _SMALL = 1024  # bytes of a weight worth showing to inference, as it may be a shape
 
@@ -71,7 +71,7 @@ def _typed(content: bytes) -> bytes:
             tensor.ClearField("raw_data")
             tensor.data_location = TensorProto.EXTERNAL
     inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True)
-    for stated, completed in zip(scopes(proto.graph), scopes(inferred.graph), strict=True):
+    for stated, completed in zip(proto_scopes(proto.graph), proto_scopes(inferred.graph), strict=True):
         _restore(stated, completed)
     return bytes(inferred.SerializeToString())
 
@@ -243,7 +243,7 @@ def _one(found: list[int]) -> int | None:
 
 def _uses(node: NodeProto) -> list[str]:
     """What a node needs by name: its inputs, and the outer values its branches use."""
-    graphs = [g for attribute in node.attribute for g in subgraphs(attribute)]
+    graphs = [g for attribute in node.attribute for g in proto_subgraphs(attribute)]
     return [*filter(None, node.input), *(name for graph in graphs for name in _captured(graph))]
 
 

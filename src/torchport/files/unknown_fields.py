@@ -14,7 +14,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet  # type: ignore[impor
 from onnx import FunctionProto, GraphProto, ModelProto
 
 from torchport.files.protobuf_scan import varint
-from torchport.irtools.traversal import values_of
+from torchport.irtools.traversal import own_values
 
 _KEY = "torchport.unknown_fields"
 _VARINT, _EIGHT_BYTES, _BYTES, _GROUP, _END, _FOUR_BYTES = range(6)  # how protobuf writes a field
@@ -56,7 +56,7 @@ def _pairs(proto: ModelProto, model: ir.Model) -> Iterator[tuple[Any, Any]]:
 
 
 def _values(message: GraphProto | FunctionProto, body: Any) -> Iterator[tuple[Any, Any]]:
-    values = {value.name: value for value in values_of(body)}
+    values = {value.name: value for value in own_values(body)}
     stated = [] if isinstance(message, FunctionProto) else [*message.input, *message.output]
     for info in (*stated, *message.value_info):
         if info.name in values:

@@ -16,7 +16,7 @@ import onnx
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto
 
 from torchport.errors import FileError, UnsafeFileError
-from torchport.irtools.serialization import scopes, subgraphs
+from torchport.irtools.serialization import proto_scopes, proto_subgraphs
 
 _MOST_NODES = 10_000_000  # once every function is written out at each place it is called
 BROKEN = "the file is broken; export the model again"
@@ -87,7 +87,7 @@ def _check_support(proto: ModelProto, where: str) -> None:
             where=where,
             next_step="remove `training_info` from the model",
         )
-    for scope in scopes(proto.graph, *proto.functions):
+    for scope in proto_scopes(proto.graph, *proto.functions):
         sparse = isinstance(scope, GraphProto) and scope.sparse_initializer
         if sparse or any(a.HasField("sparse_tensor") or a.sparse_tensors for n in scope.node for a in n.attribute):
             raise FileError(
@@ -125,7 +125,7 @@ def check_functions(proto: ModelProto, where: str) -> None:
 
 def _operators(scope: GraphProto | FunctionProto) -> collections.Counter[_FunctionId]:
     return collections.Counter(
-        (_domain(node.domain), node.op_type, node.overload) for inner in scopes(scope) for node in inner.node
+        (_domain(node.domain), node.op_type, node.overload) for inner in proto_scopes(scope) for node in inner.node
     )
 
 
@@ -173,7 +173,7 @@ def _check_names(root: GraphProto | FunctionProto, imported: set[str], where: st
         for index, node in enumerate(scope.body.node):
             _check_node(node, imported, where)
             in_order &= _check_inputs(node, scope, index, where)
-            graphs = [g for attribute in node.attribute for g in subgraphs(attribute)]
+            graphs = [g for attribute in node.attribute for g in proto_subgraphs(attribute)]
             pending.extend(_Scope(g, _made(g, where), scope, index) for g in graphs)
         for output in scope.body.output:
             name = output if isinstance(scope.body, FunctionProto) else output.name

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import onnx_ir as ir
 
 from torchport.irtools.polynomials import Size, number, product
 from torchport.irtools.shapes import Shape, Shapes, attribute
-from torchport.irtools.traversal import inlined
+from torchport.irtools.traversal import inlined, subgraphs, used_values
 
 # What one run of a model takes: multiply-adds and memory for activations.
 #
@@ -202,30 +201,10 @@ def _weigh(size: Size) -> int:
 def _last_uses(graph: ir.Graph, nodes: list[ir.Node]) -> dict[int, int]:
     last: dict[int, int] = {}
     for index, node in enumerate(nodes):
-        for value in used_by(node):
+        for value in used_values(node):
             last[id(value)] = index
     last |= {id(value): len(nodes) for value in graph.outputs}
     return last
-
-
-def used_by(node: ir.Node) -> Iterable[ir.Value]:
-    """What a node reads, and what its bodies read."""
-    yield from (v for v in node.inputs if v is not None)
-    for graph in subgraphs(node):
-        for inner in ir.traversal.RecursiveGraphIterator(graph):
-            yield from (v for v in inner.inputs if v is not None)
-        yield from graph.outputs
-
-
-def subgraphs(node: ir.Node) -> list[ir.Graph]:
-    """The graphs in a node's attributes."""
-    found: list[Any] = []
-    for given in node.attributes.values():
-        if given.type == ir.AttributeType.GRAPH and not given.is_ref():
-            found.append(given.as_graph())
-        elif given.type == ir.AttributeType.GRAPHS and not given.is_ref():
-            found += given.as_graphs()
-    return found
 
 
 # How many multiply-adds a node takes: of convolutions, matrix products, recurrent layers and attention.

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from torchport.errors import FileError, OptionError, TorchportError, did_you_mean
 from torchport.files import onnx_files
 from torchport.files.validation import BROKEN
-from torchport.inspection.cost import measured, subgraphs, used_by
+from torchport.inspection.cost import measured
 from torchport.inspection.description import (
     Description,
     DtypeTotal,
@@ -27,7 +27,7 @@ from torchport.inspection.description import (
 from torchport.irtools.metadata import module_of
 from torchport.irtools.polynomials import Size
 from torchport.irtools.shapes import Shapes
-from torchport.irtools.traversal import all_nodes, inlined, values_of
+from torchport.irtools.traversal import all_nodes, captured_values, inlined, subgraphs
 from torchport.irtools.types import dtype_name, is_own, operator_name, type_text
 from torchport.process import silence
 from torchport.results import TensorInfo
@@ -214,9 +214,7 @@ def _operators(nodes: list[ir.Node]) -> dict[str, int]:
 def _functions(model: ir.Model, nodes: list[ir.Node]) -> tuple[LocalFunction, ...]:
     calls = collections.Counter(node.op_identifier() for node in nodes)
     return tuple(
-        LocalFunction(
-            "::".join(filter(None, key)), sum(1 for _ in ir.traversal.RecursiveGraphIterator(function)), calls[key]
-        )
+        LocalFunction("::".join(filter(None, key)), sum(1 for _ in function.all_nodes()), calls[key])
         for key, function in model.functions.items()
     )
 
@@ -228,15 +226,13 @@ def _subgraphs(nodes: list[ir.Node]) -> Iterator[Subgraph]:
         for name, given in node.attributes.items():
             if given.type == ir.AttributeType.GRAPH and not given.is_ref():
                 graph = given.as_graph()
-                count = sum(1 for _ in ir.traversal.RecursiveGraphIterator(graph))
+                count = sum(1 for _ in graph.all_nodes())
                 yield Subgraph(_text(node.name or ""), node.op_type, _text(name), count, _captured(graph))
 
 
 def _captured(graph: ir.Graph) -> tuple[str, ...]:
     """The values a body takes from around it."""
-    own = {id(v) for inner in (graph, *graph.subgraphs()) for v in values_of(inner)}
-    used = [v for node in graph for v in used_by(node)] + list(graph.outputs)
-    return tuple(dict.fromkeys(str(v.name) for v in used if id(v) not in own))
+    return tuple(dict.fromkeys(str(v.name) for v in captured_values(graph)))
 
 
 def _own_operators(model: ir.Model, nodes: list[ir.Node], named: Any) -> tuple[OwnOperator, ...]:

@@ -16,12 +16,11 @@ import numpy as np
 import onnx_ir as ir
 
 from torchport.errors import InputError, OptionError, close_names
-from torchport.inspection.cost import subgraphs, used_by
 from torchport.inspection.describe import constant, opened, reading
 from torchport.inspection.description import to_json
 from torchport.irtools.metadata import module_of
 from torchport.irtools.shapes import Shapes
-from torchport.irtools.traversal import all_nodes, values_of
+from torchport.irtools.traversal import all_nodes, all_values, graphs, subgraphs, used_values
 from torchport.irtools.types import dtype_name, operator_name, type_text
 from torchport.results import Origin
 from torchport.terminal import clip, human_bytes, shape_text, table, wrapped
@@ -193,7 +192,7 @@ def _node_view(model: ir.Model, name: str, path: str) -> NodeView:
 
 def _tensor_view(model: ir.Model, name: str, path: str) -> TensorView:
     nodes = list(all_nodes(model))
-    values = [v for graph in model.graphs() for v in values_of(graph) if v.name]
+    values = [v for v in all_values(model.graph) if v.name]
     value = next((v for v in values if v.name == name), None)
     if value is None:
         raise missing("tensor", name, (str(v.name) for v in values), path)
@@ -221,7 +220,8 @@ def _module_view(model: ir.Model, path: str, file: str) -> ModuleView:
         raise missing("module", path, (above for n in nodes for above in _parents(module_of(n))), file)
     own, readers, typed = {id(n) for n in inside}, _readers(nodes), _Types(model)
     taken = {id(v): v for n in inside for v in n.inputs if v is not None and id(v.producer()) not in own}
-    outer = {id(v) for n in nodes if id(n) not in own for v in used_by(n)} | {id(v) for v in model.graph.outputs}
+    outer = {id(v) for n in nodes if id(n) not in own for v in used_values(n)}
+    outer |= {id(v) for graph in graphs(model) for v in graph.outputs}
     given = [v for n in inside for v in n.outputs if id(v) in outer]
     depth = len(path.split(".")) if path else 0
     children = [".".join(module_of(n).split(".")[: depth + 1]) for n in inside if module_of(n) not in ("", path)]

@@ -11,7 +11,7 @@ from typing import Any
 import onnx_ir as ir
 
 from torchport.irtools.polynomials import Amount, Size
-from torchport.irtools.traversal import each_value
+from torchport.irtools.traversal import all_values
 
 _LONGEST = 1000  # characters of a dimension worth reading
 
@@ -87,7 +87,7 @@ _CALLED = re.compile(r"\s*\(")
 
 def dim_names(model: ir.Model) -> set[str]:
     """Names of dimensions, also those that occur in expressions only."""
-    return {name for v in each_value(model) if v.shape is not None for name in dims_in(v.shape)}
+    return {name for v in all_values(model) if v.shape is not None for name in dims_in(v.shape)}
 
 
 def dims_in(shape: ir.Shape) -> set[str]:
@@ -128,7 +128,7 @@ def change_dims(value: ir.Value, change: Callable[[str], str | int]) -> bool:
 def names_in(model: ir.Model) -> set[str]:
     """The names of dimensions, those inside expressions included."""
     found: set[str] = set()
-    for value in each_value(model):
+    for value in all_values(model):
         for dim in value.shape or ():
             if not isinstance(dim, int) and dim.value is not None:
                 found |= _free_symbols(dim)

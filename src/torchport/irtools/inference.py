@@ -13,7 +13,8 @@ from onnx import ModelProto, TensorProto, TypeProto
 
 from torchport.irtools.evaluation import FEW
 from torchport.irtools.schemas import Schema, formal_at, schema_at
-from torchport.irtools.serialization import _graphs, reference, settled, to_proto
+from torchport.irtools.serialization import proto_graphs, reference, settled, to_proto
+from torchport.irtools.traversal import subgraphs
 from torchport.tensors import Array
 
 
@@ -82,7 +83,7 @@ def without_weights(model: ir.Model) -> ModelProto:
 
 def drop_weights(proto: ModelProto) -> None:
     """The same for a message, in place: so that a copy of it takes no memory."""
-    for graph in _graphs(proto):
+    for graph in proto_graphs(proto):
         for tensor in graph.initializer:
             if tensor.HasField("raw_data") and len(tensor.raw_data) > _SMALL_WEIGHT:
                 tensor.ClearField("raw_data")
@@ -101,22 +102,12 @@ def fill_in(graph: ir.Graph | ir.Function, opset: int) -> None:
         if value.dtype is None and value.const_value is not None:
             value.dtype = value.const_value.dtype
     for node in graph:
-        for inner in _subgraphs(node):
+        for inner in subgraphs(node):
             fill_in(inner, opset)
         for index, value in enumerate(node.outputs):
             found = _output_type(node, index, opset) if value.dtype is None else None
             if found is not None:
                 value.dtype = found
-
-
-def _subgraphs(node: ir.Node) -> list[ir.Graph]:
-    found: list[ir.Graph] = []
-    for attribute in node.attributes.values():
-        if attribute.type == ir.AttributeType.GRAPH:
-            found.append(attribute.as_graph())
-        elif attribute.type == ir.AttributeType.GRAPHS:
-            found += attribute.as_graphs()
-    return found
 
 
 def _output_type(node: ir.Node, index: int, opset: int) -> ir.DataType | None:
@@ -132,7 +123,7 @@ def _output_type(node: ir.Node, index: int, opset: int) -> ir.DataType | None:
 
 
 def _result_type(node: ir.Node, index: int) -> ir.DataType | None:
-    outputs = list(_subgraphs(node)[0].outputs)
+    outputs = list(subgraphs(node)[0].outputs)
     place = index + 1 if node.op_type == "Loop" else index  # a loop's body gives its condition first
     return outputs[place].dtype if place < len(outputs) else None
 

@@ -85,7 +85,7 @@ def read(model: ir.Model) -> dict[str, Any]:
 @contextlib.contextmanager
 def unmarked(model: ir.Model) -> Iterator[None]:
     """The model without marks, for saving."""
-    marked = [n for n in ir.traversal.RecursiveGraphIterator(model.graph) if MARK in n.metadata_props]
+    marked = [n for n in model.graph.all_nodes() if MARK in n.metadata_props]
     taken = [n.metadata_props.pop(MARK) for n in marked]
     try:
         yield

@@ -8,7 +8,7 @@ from collections.abc import Container, Iterable, Iterator
 import onnx_ir as ir
 
 from torchport.errors import InputError, did_you_mean
-from torchport.irtools.traversal import graphs_of, subgraphs
+from torchport.irtools.traversal import graphs, own_values, subgraphs
 from torchport.irtools.types import _operator
 
 
@@ -64,7 +64,7 @@ class FreshNames:
     """Hands out names nothing in the model has yet."""
 
     def __init__(self, model: ir.Model) -> None:
-        self._taken = {name for graph in graphs_of(model) for name in _names_in(graph)}
+        self._taken = {name for graph in graphs(model) for name in _names_in(graph)}
 
     def fresh(self, wish: str) -> str:
         name, count = wish, 0
@@ -75,11 +75,8 @@ class FreshNames:
         return name
 
 
-def _names_in(graph: ir.Graph | ir.Function) -> Iterator[str]:
-    values = [*graph.inputs, *(output for node in graph for output in node.outputs)]
-    if isinstance(graph, ir.Graph):
-        values += graph.initializers.values()
-    yield from (value.name for value in values if value.name)
+def _names_in(graph: ir.Graph) -> Iterator[str]:
+    yield from (value.name for value in own_values(graph) if value.name)
     yield from (node.name for node in graph if node.name)
 
 
@@ -115,11 +112,8 @@ class Names:
 def _holder(model: ir.Model, name: str) -> ir.Node | None:
     """The node of the main graph in whose branches a value or node of that name is."""
     for node in model.graph:
-        for graph in subgraphs(node):
-            for inner in ir.traversal.RecursiveGraphIterator(graph):
-                if name == inner.name or any(v.name == name for v in inner.outputs):
-                    return node
-            if any(v.name == name for v in (*graph.inputs, *graph.initializers.values())):
+        for graph in (inner for held in subgraphs(node) for inner in graphs(held)):
+            if any(name == inner.name for inner in (*graph, *own_values(graph))):
                 return node
     return None
 

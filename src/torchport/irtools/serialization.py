@@ -9,13 +9,13 @@ import numpy as np
 import onnx_ir as ir
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, SparseTensorProto, TensorProto
 
-from torchport.irtools.traversal import bodies
+from torchport.irtools.traversal import all_nodes, graphs
 
 
-def tensors(proto: ModelProto) -> Iterator[TensorProto | SparseTensorProto]:
+def proto_tensors(proto: ModelProto) -> Iterator[TensorProto | SparseTensorProto]:
     """Every tensor there is in the model, wherever it hides: also the parts of sparse ones."""
     training = [g for info in proto.training_info for g in (info.initialization, info.algorithm)]
-    for scope in scopes(proto.graph, *training, *proto.functions):
+    for scope in proto_scopes(proto.graph, *training, *proto.functions):
         if isinstance(scope, GraphProto):
             yield from scope.initializer
             yield from _with_parts(scope.sparse_initializer)
@@ -23,17 +23,17 @@ def tensors(proto: ModelProto) -> Iterator[TensorProto | SparseTensorProto]:
             yield from _attribute_tensors(attribute)
 
 
-def scopes(*roots: GraphProto | FunctionProto) -> Iterator[GraphProto | FunctionProto]:
+def proto_scopes(*roots: GraphProto | FunctionProto) -> Iterator[GraphProto | FunctionProto]:
     """The graphs and functions given, and all graphs within; a loop, so that no nesting is too deep."""
     pending = list(roots)
     while pending:
         scope = pending.pop()
         yield scope
         for attribute in _attributes(scope):
-            pending.extend(subgraphs(attribute))
+            pending.extend(proto_subgraphs(attribute))
 
 
-def subgraphs(attribute: AttributeProto) -> list[GraphProto]:
+def proto_subgraphs(attribute: AttributeProto) -> list[GraphProto]:
     """The graphs in an attribute, whatever type it claims to have."""
     return [*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])]
 
@@ -61,9 +61,9 @@ def _with_parts(sparse: Any) -> Iterator[TensorProto | SparseTensorProto]:
         yield from (getattr(tensor, part) for part in ("values", "indices") if tensor.HasField(part))
 
 
-def _graphs(proto: ModelProto) -> list[GraphProto]:
-
-    return [scope for scope in scopes(proto.graph, *proto.functions) if isinstance(scope, GraphProto)]
+def proto_graphs(proto: ModelProto) -> list[GraphProto]:
+    """Return every graph of a message, those inside its functions too, but not the functions."""
+    return [scope for scope in proto_scopes(proto.graph, *proto.functions) if isinstance(scope, GraphProto)]
 
 
 # The model as it is to be written, its tensors exchanged, while the caller's stays as it is.
@@ -194,9 +194,8 @@ class Sink(Protocol):
 
 def weights(model: ir.Model) -> Iterator[ir.TensorProtocol]:
     """The initializers of the model, of its subgraphs and of those in its functions."""
-    for body in bodies(model):
-        for graph in (body, *body.subgraphs()):
-            yield from (v.const_value for v in graph.initializers.values() if v.const_value is not None)
+    for graph in graphs(model):
+        yield from (v.const_value for v in graph.initializers.values() if v.const_value is not None)
 
 
 def unread_tensors(model: ir.Model) -> Iterator[ir.ExternalTensor]:
@@ -207,13 +206,11 @@ def unread_tensors(model: ir.Model) -> Iterator[ir.ExternalTensor]:
 
 
 def _tensors_of_attributes(model: ir.Model) -> Iterator[ir.TensorProtocol]:
-    for body in bodies(model):
-        for node in body.all_nodes():
-            for attribute in node.attributes.values():
-                if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
-                    yield attribute.as_tensor()
-                elif attribute.type == ir.AttributeType.TENSORS and not attribute.is_ref():
-                    yield from attribute.as_tensors()
+    for attribute in (a for node in all_nodes(model) for a in node.attributes.values() if not a.is_ref()):
+        if attribute.type == ir.AttributeType.TENSOR:
+            yield attribute.as_tensor()
+        elif attribute.type == ir.AttributeType.TENSORS:
+            yield from attribute.as_tensors()
 
 
 def streams(tensor: ir.TensorProtocol) -> bool:

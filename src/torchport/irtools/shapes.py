@@ -16,8 +16,8 @@ from onnx import GraphProto, ModelProto
 from torchport.irtools.dims import size_of
 from torchport.irtools.inference import without_weights
 from torchport.irtools.polynomials import Amount, Size
-from torchport.irtools.serialization import _graphs
-from torchport.irtools.traversal import values_of
+from torchport.irtools.serialization import proto_graphs
+from torchport.irtools.traversal import all_values
 
 Shape = tuple[Size | None, ...]
 
@@ -50,10 +50,9 @@ class Shapes:
 
     def _take_stated(self, model: ir.Model) -> None:
         inputs = {id(v) for v in model.graph.inputs}
-        for graph in model.graphs():
-            for value in values_of(graph):
-                self._known[id(value)] = self._read(value, unnamed=str(value.name) if id(value) in inputs else "")
-                self._dtypes[id(value)] = value.dtype
+        for value in all_values(model.graph):
+            self._known[id(value)] = self._read(value, unnamed=str(value.name) if id(value) in inputs else "")
+            self._dtypes[id(value)] = value.dtype
 
     def _read(self, value: ir.Value, *, unnamed: str = "") -> Shape | None:
         if value.const_value is not None:
@@ -77,7 +76,7 @@ class Shapes:
             self._bare = self._bare or without_weights(model)
             proto = ModelProto()
             proto.CopyFrom(self._bare)
-            for message in _graphs(proto):
+            for message in proto_graphs(proto):
                 for info in (*message.input, *message.output, *message.value_info):
                     self._settle(info)
             for info in proto.graph.input:
@@ -118,7 +117,7 @@ class Shapes:
                 dim.dim_value = size
 
     def _fill(self, model: ir.Model) -> None:
-        for node in ir.traversal.RecursiveGraphIterator(model.graph):
+        for node in model.graph.all_nodes():
             rule = _RULES.get(node.op_type) if node.domain in ("", "ai.onnx") else None
             if rule is None or not node.outputs:
                 continue

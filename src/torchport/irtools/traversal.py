@@ -3,118 +3,91 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import onnx_ir as ir
-from onnx_ir.passes.common import InlinePass
+from onnx_ir.passes import common
+
+Scope = ir.Graph | ir.Function
+
+
+def bodies(model: ir.Model) -> list[ir.Graph]:
+    """Return the main graph and those of the local functions, without the graphs inside their nodes."""
+    return [model.graph, *(function.graph for function in model.functions.values())]
+
+
+def graphs(within: ir.Model | ir.Graph) -> Iterator[ir.Graph]:
+    """Iterate over every graph of a model or below a graph: branches, loop bodies and functions; outer ones first.
+
+    `Model.graphs` of onnx-ir leaves the functions out.
+    """
+    for body in [within] if isinstance(within, ir.Graph) else bodies(within):
+        yield from (body, *body.subgraphs())
 
 
 def all_nodes(model: ir.Model) -> Iterator[ir.Node]:
-    """Iterate over every node: of the graph, of its branches and loop bodies, and of the local functions."""
-    yield from ir.traversal.RecursiveGraphIterator(model.graph)
-    for function in model.functions.values():
-        yield from ir.traversal.RecursiveGraphIterator(function)
-
-
-def inlined(model: ir.Model) -> ir.Model:
-    """The model with its local functions written out where they are called; a copy if it has any."""
-    if model.functions:
-        model = model.clone()
-        InlinePass()(model)
-    return model
-
-
-def each_value(model: ir.Model) -> Iterator[ir.Value]:
-    """Every value of a model once: of its graph, of branches and bodies inside it, and of its functions."""
+    """Iterate over every node: of the main graph, of its branches and loop bodies, and of the local functions."""
     for body in bodies(model):
-        for graph in (body, *body.subgraphs()):
-            yield from dict.fromkeys(values_of(graph))
+        yield from body.all_nodes()
 
 
-def graphs_in(graph: ir.Graph) -> Iterator[ir.Graph]:
-    """A graph, and those inside its nodes."""
-    yield graph
-    for node in graph:
-        for inner in subgraphs(node):
-            yield from graphs_in(inner)
+def all_values(within: ir.Model | ir.Graph) -> Iterator[ir.Value]:
+    """Iterate over every value once, that of branches, loop bodies and functions too."""
+    for graph in graphs(within):
+        yield from own_values(graph)
 
 
-def values_in(graph: ir.Graph) -> Iterator[ir.Value]:
-    """Every value that a graph, or one inside it, defines."""
-    for one in graphs_in(graph):
-        yield from dict.fromkeys((*one.inputs, *one.initializers.values(), *(v for n in one for v in n.outputs)))
+def own_values(scope: Scope) -> list[ir.Value]:
+    """Return the values a graph or function defines itself: inputs, initializers and the outputs of its nodes."""
+    graph = scope.graph if isinstance(scope, ir.Function) else scope
+    values = (*graph.inputs, *graph.initializers.values(), *(v for node in graph for v in node.outputs))
+    return list(dict.fromkeys(values))
 
 
-def _graphs_in(scope: ir.Graph | ir.Function) -> Iterator[ir.Graph | ir.Function]:
-    """The scope and all bodies inside it, the inner ones first, as they are now."""
-    for node in tuple(scope):
-        for attr in node.attributes.values():
-            for graph in _bodies(attr):
-                yield from _graphs_in(graph)
-    yield scope
-
-
-def _bodies(attr: ir.Attr) -> Iterable[ir.Graph]:
-    if attr.is_ref():
-        return ()
-    if attr.type == ir.AttributeType.GRAPH:
-        return (attr.as_graph(),)
-    return tuple(attr.as_graphs()) if attr.type == ir.AttributeType.GRAPHS else ()
-
-
-def graphs_of(model: ir.Model) -> Iterator[ir.Graph | ir.Function]:
-    """Every graph of the model: the main one, branches, loop bodies, functions."""
-    for scope in scopes_of(model):
-        yield from _graphs_in(scope)
-
-
-def scopes_of(model: ir.Model) -> list[ir.Graph | ir.Function]:
-    """What has an opset of its own: the main graph, and each function."""
-    return [model.graph, *model.functions.values()]
-
-
-def values_of(graph: Any) -> list[ir.Value]:
-    """Every value made in a graph or function: inputs, weights and what its nodes give."""
-    weights = list(graph.initializers.values()) if hasattr(graph, "initializers") else []
-    return [*graph.inputs, *weights, *(v for node in graph for v in node.outputs)]
+def attribute_graphs(attribute: ir.Attr) -> list[ir.Graph]:
+    """Return the graphs in an attribute; none where the caller of a function sets it."""
+    if attribute.is_ref() or attribute.type not in _GRAPHS:
+        return []
+    return [attribute.as_graph()] if attribute.type == ir.AttributeType.GRAPH else list(attribute.as_graphs())
 
 
 _GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
 def subgraphs(node: ir.Node) -> list[ir.Graph]:
-    """The graphs a node holds itself, not those inside them."""
-    found: list[ir.Graph] = []
-    for attribute in node.attributes.values():
-        if attribute.is_ref() or attribute.type not in _GRAPHS:
-            continue
-        found += [attribute.as_graph()] if attribute.type == ir.AttributeType.GRAPH else attribute.as_graphs()
-    return found
+    """Return the graphs a node holds itself, without those inside them."""
+    return [graph for attribute in node.attributes.values() for graph in attribute_graphs(attribute)]
 
 
-def used_by(node: ir.Node) -> list[ir.Value]:
-    """What a node needs: its inputs, and the outer values its branches use."""
+def used_values(node: ir.Node) -> list[ir.Value]:
+    """Return the values a node needs: its inputs, and the outer values its branches use."""
     own = [v for v in node.inputs if v is not None]
     if not any(a.type in _GRAPHS for a in node.attributes.values()):
         return own
-    return list(dict.fromkeys([*own, *(v for graph in subgraphs(node) for v in _outer(graph))]))
+    return list(dict.fromkeys([*own, *(v for graph in subgraphs(node) for v in captured_values(graph))]))
 
 
-def _outer(graph: ir.Graph) -> list[ir.Value]:
-    """Values that a graph and those inside it use and do not define."""
+def captured_values(graph: ir.Graph) -> list[ir.Value]:
+    """Return the outer values that a graph, or one inside it, uses."""
     defined = {*graph.inputs, *graph.initializers.values()}
     used: list[ir.Value] = []
     for node in graph:
-        used += used_by(node)
+        used += used_values(node)
         defined.update(node.outputs)
     used.extend(graph.outputs)
     return [v for v in dict.fromkeys(used) if v not in defined]
 
 
-# Places in a model: some nodes, what goes into them and what comes out.
+def inlined(model: ir.Model) -> ir.Model:
+    """Return the model with its local functions written out where they are called; a copy if it has any."""
+    if not model.functions:
+        return model
+    passes = ir.passes.Sequential(common.InlinePass(), common.RemoveUnusedFunctionsPass())
+    return passes(model.clone()).model
 
-Scope = ir.Graph | ir.Function
+
+# Places in a model: some nodes, what goes into them and what comes out.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,7 +114,7 @@ class Match:
 def scoped_nodes(model: ir.Model) -> list[tuple[Scope, ir.Node]]:
     """Every node, with the main graph or the function it belongs to."""
     scopes: list[Scope] = [model.graph, *model.functions.values()]
-    return [(scope, node) for scope in scopes for node in ir.traversal.RecursiveGraphIterator(scope)]
+    return [(scope, node) for scope in scopes for node in scope.all_nodes()]
 
 
 def is_constant(node: ir.Node | None) -> bool:
@@ -149,8 +122,8 @@ def is_constant(node: ir.Node | None) -> bool:
     return node is not None and node.op_type == "Constant" and node.domain == ""
 
 
-def opset_of(scope: Scope) -> int | None:
-    """The version of ONNX's own operators that a scope has, if it has any."""
+def opset_of(scope: ir.Model | Scope) -> int | None:
+    """Return the version of ONNX's own operators that a model, graph or function imports, if it imports any."""
     return scope.opset_imports.get("", scope.opset_imports.get("ai.onnx"))
 
 
@@ -172,8 +145,3 @@ def current(match: Match, moved: Mapping[ir.Value, ir.Value]) -> Match:
     inputs = {name: now(value) for name, value in match.inputs.items()}
     bound = None if match.bound is None else {name: now(value) for name, value in match.bound.items()}
     return dataclasses.replace(match, inputs=inputs, bound=bound)
-
-
-def bodies(model: ir.Model) -> list[ir.Graph]:
-    """The model's graph and those of its functions, without the graphs inside these."""
-    return [model.graph, *(function.graph for function in model.functions.values())]

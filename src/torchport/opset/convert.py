@@ -17,12 +17,11 @@ from collections.abc import Iterator
 
 import onnx
 import onnx_ir as ir
-from onnx_ir.passes import common
 
 from torchport.errors import OpsetError, OptionError
 from torchport.irtools.inference import infer_missing
 from torchport.irtools.names import FreshNames
-from torchport.irtools.traversal import graphs_of, scopes_of
+from torchport.irtools.traversal import all_nodes, bodies, inlined, opset_of
 from torchport.opset.steps import Blocker, Steps
 
 SUPPORTED = range(7, onnx.defs.onnx_opset_version() + 1)
@@ -75,7 +74,7 @@ def convert(model: ir.Model, target: int) -> ir.Model:
         if not blockers:
             converted.ir_version = ir_version_for(converted)
             return converted
-        refusals.append(_refused(blockers, target, _opset_of(model) or target))
+        refusals.append(_refused(blockers, target, opset_of(model) or target))
     raise min(refusals, key=lambda refusal: abs((refusal.nearest or 0) - target))
 
 
@@ -101,7 +100,7 @@ def _first_ir_of(dtype: ir.DataType) -> int:
 
 
 def _dtypes(model: ir.Model) -> set[ir.DataType]:
-    values = [value for graph in graphs_of(model) for node in graph for value in (*node.outputs, *node.inputs)]
+    values = [value for node in all_nodes(model) for value in (*node.outputs, *node.inputs)]
     values += [*model.graph.inputs, *model.graph.initializers.values()]
     return {value.dtype for value in values if value is not None and value.dtype is not None}
 
@@ -110,7 +109,7 @@ def _attempt(model: ir.Model, target: int) -> tuple[ir.Model, list[Blocker]]:
     infer_missing(model)
     names = FreshNames(model)
     blockers: list[Blocker] = []
-    for scope in scopes_of(model):
+    for scope in bodies(model):
         blockers += _carry(scope, target, names)
     return model, blockers
 
@@ -118,27 +117,21 @@ def _attempt(model: ir.Model, target: int) -> tuple[ir.Model, list[Blocker]]:
 def _preparations(model: ir.Model) -> Iterator[ir.Model]:
     """The model as it is; without functions; with what is constant computed. Each asks more of the model."""
     yield model.clone()
-    if any(_opset_of(function) not in (None, _opset_of(model)) for function in model.functions.values()):
+    if any(opset_of(function) not in (None, opset_of(model)) for function in model.functions.values()):
         return  # inlined, its nodes would be read by another opset than they were written for
     if model.functions:
-        yield _inlined(model)
-    folded = _inlined(model) if model.functions else model.clone()
+        yield inlined(model)
+    folded = inlined(model) if model.functions else model.clone()
     infer_missing(folded)
-    present, steps = _opset_of(folded), Steps(folded.graph, FreshNames(folded))
+    present, steps = opset_of(folded), Steps(folded.graph, FreshNames(folded))
     if present is not None and steps.fold(present):
         yield folded
 
 
-def _inlined(model: ir.Model) -> ir.Model:
-    passes = ir.passes.Sequential(common.InlinePass(), common.RemoveUnusedFunctionsPass())
-    inlined: ir.Model = passes(model.clone()).model
-    return inlined
-
-
-def _carry(scope: ir.Graph | ir.Function, target: int, names: FreshNames) -> list[Blocker]:
+def _carry(scope: ir.Graph, target: int, names: FreshNames) -> list[Blocker]:
     """Carries one scope to `target`; a scope that uses no standard operators has nothing to carry."""
     steps = Steps(scope, names)
-    source = _opset_of(scope)
+    source = opset_of(scope)
     if source is not None and source != target:
         steps.run(source, target)
         steps.verify(source, target)
@@ -148,10 +141,6 @@ def _carry(scope: ir.Graph | ir.Function, target: int, names: FreshNames) -> lis
         for node in graph:
             node.version = None
     return steps.blockers
-
-
-def _opset_of(scope: ir.Model | ir.Graph | ir.Function) -> int | None:
-    return scope.opset_imports.get("", scope.opset_imports.get("ai.onnx"))
 
 
 def _refused(blockers: list[Blocker], target: int, present: int) -> OpsetError:

@@ -18,7 +18,7 @@ from torchport.irtools.function_bodies import expand, has_body
 from torchport.irtools.names import FreshNames as Names
 from torchport.irtools.node_reader import Refusal, is_used
 from torchport.irtools.schemas import Schema
-from torchport.irtools.traversal import _graphs_in
+from torchport.irtools.traversal import subgraphs
 from torchport.opset import rules
 from torchport.opset.reviewed_changes import is_harmless
 
@@ -36,7 +36,7 @@ class Blocker:
 class Steps:
     """One scope (the main graph with its branches and loop bodies, or a function) on its way to `target`."""
 
-    def __init__(self, scope: ir.Graph | ir.Function, names: Names) -> None:
+    def __init__(self, scope: ir.Graph, names: Names) -> None:
         self.blockers: list[Blocker] = []
         self._scope = scope
         self._names = names
@@ -46,14 +46,14 @@ class Steps:
         """Crosses every border between `source` and `target`; nodes that cannot are left where they are."""
         way = 1 if target > source else -1
         for here in range(source, target, way):
-            for graph in _graphs_in(self._scope):
+            for graph in _inner_first(self._scope):
                 for node in tuple(graph):
                     self._cross(node, here, here + way)
 
     def fold(self, opset: int) -> bool:
         """Puts constants where they are certain, and says whether there were any."""
         found = False
-        for graph in _graphs_in(self._scope):
+        for graph in _inner_first(self._scope):
             for node in tuple(graph):
                 array = evaluation.known(node, opset) if _is_default(node) else None
                 if array is not None:
@@ -64,14 +64,14 @@ class Steps:
 
     def verify(self, source: int, opset: int) -> None:
         """Notes every node that no operator of `opset` describes: it fitted none at `source` either."""
-        for graph in _graphs_in(self._scope):
+        for graph in _inner_first(self._scope):
             for node in graph:
                 if _is_default(node) and id(node) not in self._stuck:
                     self._verify(node, source, opset)
 
-    def graphs(self) -> Iterator[ir.Graph | ir.Function]:
+    def graphs(self) -> Iterator[ir.Graph]:
         """The scope and every body inside it."""
-        return _graphs_in(self._scope)
+        return _inner_first(self._scope)
 
     def _verify(self, node: ir.Node, source: int, opset: int) -> None:
         schema = schemas.schema_at(node.op_type, opset)
@@ -130,6 +130,14 @@ class Steps:
     def _stop(self, node: ir.Node, reason: str, opset: int) -> None:
         self._stuck.add(id(node))
         self.blockers.append(Blocker(node.op_type, node.name or "", reason, opset))
+
+
+def _inner_first(graph: ir.Graph) -> Iterator[ir.Graph]:
+    """Iterate over a graph and those inside it, inner ones first: a rule may put a node with a body elsewhere."""
+    for node in tuple(graph):
+        for inner in subgraphs(node):
+            yield from _inner_first(inner)
+    yield graph
 
 
 def _refuse_new_meaning(node: ir.Node, before: Schema, after: Schema, border: int, downwards: bool) -> None:

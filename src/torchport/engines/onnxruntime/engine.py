@@ -20,7 +20,7 @@ from torchport.engines import custom_operators
 from torchport.errors import EngineError
 from torchport.files import onnx_files
 from torchport.irtools.serialization import settled
-from torchport.irtools.traversal import bodies
+from torchport.irtools.traversal import graphs
 from torchport.results import TensorInfo
 from torchport.tensors import Array
 
@@ -265,4 +265,4 @@ def weights_as_inputs(model: ir.Model) -> tuple[bytes, dict[str, Array]]:
 
 
 def _initializers(model: ir.Model) -> list[ir.Value]:
-    return [v for body in bodies(model) for g in (body, *body.subgraphs()) for v in g.initializers.values()]
+    return [v for g in graphs(model) for v in g.initializers.values()]

@@ -28,7 +28,7 @@ from torchport.inspection.diff.weights import Apart, apart, same_content
 from torchport.inspection.matching.indexed_graph import stripped, telling_attributes
 from torchport.inspection.matching.matcher import Matching, match
 from torchport.irtools.node_reader import stored
-from torchport.irtools.traversal import subgraphs
+from torchport.irtools.traversal import attribute_graphs, graphs, subgraphs
 from torchport.irtools.types import dtype_name, operator_name, type_text
 
 
@@ -141,7 +141,7 @@ def _typed(value: ir.Value) -> str:
 
 
 def _weights(a: ir.Graph, b: ir.Graph, found: Matching) -> Weights:
-    ones, others = ([v for g in (graph, *graph.subgraphs()) for v in g.initializers.values()] for graph in (a, b))
+    ones, others = ([v for g in graphs(graph) for v in g.initializers.values()] for graph in (a, b))
     pairs = {v: w for v, w in found.values.items() if stored(v) is not None and stored(w) is not None}
     stayed = {v: w for v, w in pairs.items() if v.is_initializer() and w.is_initializer()}
     moved = [(v, w) for v, w in pairs.items() if v.is_initializer() != w.is_initializer()]
@@ -345,13 +345,9 @@ class _Comparison:
 
 def _holds(node: ir.Node, graph: ir.Graph) -> str:
     for name, attribute in node.attributes.items():
-        if not attribute.is_ref() and attribute.type in _GRAPHS and graph in _graphs(attribute):
+        if graph in attribute_graphs(attribute):
             return name
     return "body"
-
-
-def _graphs(attribute: ir.Attr) -> list[ir.Graph]:
-    return [attribute.as_graph()] if attribute.type == ir.AttributeType.GRAPH else list(attribute.as_graphs())
 
 
 def _source(value: ir.Value | None) -> str:
@@ -385,7 +381,9 @@ def _shown(attribute: ir.Attr | None) -> str:
     if attribute.is_ref():
         return f"the function's {attribute.ref_attr_name}"
     if attribute.type in _GRAPHS:
-        return ", ".join(f"a graph of {len(g.inputs)} inputs, {len(g.outputs)} outputs" for g in _graphs(attribute))
+        return ", ".join(
+            f"a graph of {len(g.inputs)} inputs, {len(g.outputs)} outputs" for g in attribute_graphs(attribute)
+        )
     if not _is_tensor(attribute):
         value = list(attribute.value) if isinstance(attribute.value, (list, tuple)) else attribute.value
         return str(value).replace(", ", ",")

@@ -17,10 +17,9 @@ from onnx import ModelProto
 
 from torchport.engines.onnxruntime.kernel_types import one_node, use_of
 from torchport.errors import EngineError
-from torchport.inspection.cost import subgraphs
 from torchport.inspection.lint.fault import Fault
 from torchport.irtools.inference import fill_in
-from torchport.irtools.traversal import all_nodes
+from torchport.irtools.traversal import all_nodes, subgraphs
 from torchport.irtools.types import dtype_name, is_own, operator_name
 
 

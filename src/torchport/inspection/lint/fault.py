@@ -10,7 +10,7 @@ from typing import Literal
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 
 from torchport.irtools.metadata import SOURCE
-from torchport.irtools.serialization import subgraphs
+from torchport.irtools.serialization import proto_subgraphs
 
 Severity = Literal["error", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
@@ -123,7 +123,7 @@ def read(proto: ModelProto) -> list[Scope]:
                 if not scope.use(name, index):
                     scope.missing.append((index, name))
             for attribute in node.attribute:
-                for graph in subgraphs(attribute):
+                for graph in proto_subgraphs(attribute):
                     inner = f"'{attribute.name}' of {title(node)}"
                     pending.append(Scope(graph, f"{inner} in {scope.label}" if scope.label else inner, scope, index))
         for name in scope.outputs:

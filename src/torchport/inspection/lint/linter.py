@@ -18,7 +18,7 @@ from torchport.inspection.lint import engine_support, names, operators
 from torchport.inspection.lint.fault import SEVERITIES, Fault, read
 from torchport.inspection.lint.names import unused_faults
 from torchport.irtools.inference import drop_weights, without_weights
-from torchport.irtools.serialization import tensors, unread_tensors
+from torchport.irtools.serialization import proto_tensors, unread_tensors
 from torchport.process import silence
 
 
@@ -108,7 +108,7 @@ def _whole(proto: ModelProto) -> list[Fault]:
     """What onnx's checker says of the model as a whole, where no part of it was at fault."""
     bare = ModelProto()
     bare.CopyFrom(proto)
-    for tensor in tensors(bare):
+    for tensor in proto_tensors(bare):
         if isinstance(tensor, TensorProto) and tensor.data_location == TensorProto.EXTERNAL:
             tensor.CopyFrom(operators.emptied(tensor))  # its data was looked at already, and may be large
     try:

@@ -15,7 +15,7 @@ from torchport.errors import UnsafeFileError
 from torchport.files.external_data import data_errors
 from torchport.files.validation import newest_opsets
 from torchport.inspection.lint.fault import Fault, Scope, named, nodes, source, title
-from torchport.irtools.serialization import subgraphs
+from torchport.irtools.serialization import proto_subgraphs
 
 # Each node is what the operator's definition says: its count of inputs and outputs, its attributes.
 #
@@ -66,7 +66,7 @@ def _complaint(node: NodeProto, context: Any) -> str:
 
 def _alone(node: NodeProto) -> NodeProto:
     """The node without what is checked elsewhere: graphs inside it, and the data of large constants."""
-    heavy = any(subgraphs(a) or _is_heavy(a.t) for a in node.attribute)
+    heavy = any(proto_subgraphs(a) or _is_heavy(a.t) for a in node.attribute)
     if not heavy and node.domain != "ai.onnx":
         return node
     copy = NodeProto(

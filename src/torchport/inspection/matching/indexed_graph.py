@@ -14,7 +14,7 @@ import onnx
 import onnx_ir as ir
 
 from torchport.irtools.node_reader import _TENSORS, is_constant, weight_type
-from torchport.irtools.traversal import subgraphs, used_by
+from torchport.irtools.traversal import subgraphs, used_values
 
 OUTER = -1  # the slot of a value that a branch of the node uses from outside
 
@@ -79,7 +79,7 @@ class Side:
         if not subgraphs(node):
             return []
         own = {v for v in node.inputs if v is not None}
-        return [self._source(v) for v in used_by(node) if v not in own]
+        return [self._source(v) for v in used_values(node) if v not in own]
 
     def _is_fixed(self, source: tuple[int, int] | ir.Value | None) -> bool:
         if isinstance(source, tuple):

@@ -86,7 +86,7 @@ def _skeleton(function: ir.Function, model: ir.Model) -> Hashable:
     """The operators inside and which reads which, calls of other local functions by how much they take and give."""
     numbers = {v: n for n, v in enumerate(function.inputs)}
     steps: list[Hashable] = []
-    for node in ir.traversal.RecursiveGraphIterator(function.graph):
+    for node in function.all_nodes():
         numbers.update({v: len(numbers) + n for n, v in enumerate(node.outputs)})
         kind = node.op_identifier()
         reads = tuple(numbers.get(v, -1) if v is not None else -2 for v in node.inputs)
@@ -161,7 +161,7 @@ class _Matcher:
 
     def _sort(self, a: ir.Graph) -> None:
         found = self._found
-        order = {node: n for n, node in enumerate(ir.traversal.RecursiveGraphIterator(a))}
+        order = {node: n for n, node in enumerate(a.all_nodes())}
         found.nodes.sort(key=lambda pair: order[pair[0]])
         ones, others = {n for n, _ in found.nodes}, {m for _, m in found.nodes}
         found.only_a = [n for n in found.only_a if n not in ones]  # constants found theirs last
