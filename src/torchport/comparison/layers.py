@@ -25,6 +25,7 @@ from torchport.errors import InputError, SaveError
 from torchport.files import onnx_files
 from torchport.inputs.samples import save_sample
 from torchport.irtools.metadata import origin_of
+from torchport.irtools.node_reader import is_constant
 from torchport.irtools.traversal import used_values
 from torchport.numerics.check import Glance, glance
 from torchport.numerics.error_metrics import measure
@@ -236,13 +237,8 @@ def _seen(glance: Glance) -> str:
 
 def inputs_of(node: ir.Node) -> list[str]:
     """What a node gets from other nodes or from the model's inputs: no weights."""
-    found = [v for v in used_values(node) if not v.is_initializer() and not _is_constant(v)]
+    found = [v for v in used_values(node) if not is_constant(v)]
     return [str(v.name) for v in dict.fromkeys(found)]
-
-
-def _is_constant(value: ir.Value) -> bool:
-    producer = value.producer()
-    return producer is not None and producer.op_type == "Constant"
 
 
 def make_folder(folder: str | os.PathLike[str]) -> None:

@@ -15,6 +15,7 @@ from torchport.editing.extract import cut, without_unused_inputs
 from torchport.errors import EngineError, InputError, OptionError, TorchportError
 from torchport.files import onnx_files
 from torchport.irtools.metadata import module_of
+from torchport.irtools.node_reader import is_constant, is_constant_node
 from torchport.irtools.traversal import used_values
 from torchport.numerics.check import rounded
 from torchport.results import Origin
@@ -348,11 +349,11 @@ class Units:
 
         It would else become an input, and what engines do with constant weights would not be seen any more.
         """
-        if node.op_type == "Constant":
+        if is_constant_node(node):
             return not any(v in self._ends for v in node.outputs)
         if not node.inputs or any(v in self._ends or not self._readers.get(v) for v in node.outputs):
             return False
-        return all(v.is_initializer() or _is_constant(v) for v in used_values(node))
+        return all(map(is_constant, used_values(node)))
 
     def _walls(self, nodes: list[ir.Node], may_cut_at: Callable[[str], bool]) -> list[bool]:
         """For each node but the last whether the model may be cut after it: everything alive there must be cuttable."""
@@ -365,11 +366,6 @@ class Units:
                     change[i] += 1
                     change[last] -= 1
         return [held == 0 for held in accumulate(change)][: len(nodes)]
-
-
-def _is_constant(value: ir.Value) -> bool:
-    producer = value.producer()
-    return producer is not None and producer.op_type == "Constant"
 
 
 def _readers(model: ir.Model) -> dict[ir.Value, list[ir.Node]]:

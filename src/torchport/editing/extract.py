@@ -16,6 +16,7 @@ from torchport.files import onnx_files
 from torchport.irtools.inference import UNINFERABLE, infer_missing
 from torchport.irtools.metadata import MODULE
 from torchport.irtools.names import Names
+from torchport.irtools.node_reader import is_constant
 from torchport.irtools.traversal import used_values
 from torchport.process import silence
 
@@ -101,7 +102,7 @@ def _begin(model: ir.Model, names: Names, given: Sequence[str]) -> list[ir.Value
     found: list[ir.Value] = []
     for name in given:
         if name not in names.values and name in names.nodes:
-            found += [v for v in used_values(names.nodes[name]) if not _is_constant(v)]
+            found += [v for v in used_values(names.nodes[name]) if not is_constant(v)]
         else:
             found.append(names.value(name))
     return list(dict.fromkeys(found))
@@ -119,11 +120,6 @@ def _end(model: ir.Model, names: Names, given: Sequence[str]) -> list[ir.Value]:
     return list(dict.fromkeys(found))
 
 
-def _is_constant(value: ir.Value) -> bool:
-    producer = value.producer()
-    return value.is_initializer() or (producer is not None and producer.op_type == "Constant")
-
-
 def _around(model: ir.Model, path: str) -> tuple[list[ir.Value], list[ir.Value]]:
     """What goes into a module's nodes from outside, and what others use of theirs."""
     nodes = [n for n in model.graph if _belongs(n.metadata_props.get(MODULE, ""), path)]
@@ -131,7 +127,7 @@ def _around(model: ir.Model, path: str) -> tuple[list[ir.Value], list[ir.Value]]
         known = {n.metadata_props.get(MODULE, "") for n in model.graph} - {""}
         raise _unknown_module(path, known)
     inside = set(nodes)
-    entering = [v for n in nodes for v in used_values(n) if v.producer() not in inside and not _is_constant(v)]
+    entering = [v for n in nodes for v in used_values(n) if v.producer() not in inside and not is_constant(v)]
     ends = set(model.graph.outputs)
     users: dict[ir.Value, bool] = {}
     for node in model.graph:

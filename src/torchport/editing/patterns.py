@@ -12,7 +12,7 @@ import onnx_ir as ir
 from torchport.editing.fragment import Fragment
 from torchport.irtools import node_reader, schemas
 from torchport.irtools.names import where
-from torchport.irtools.traversal import Match, Scope, in_order, is_constant, opset_of, scoped_nodes, used_values
+from torchport.irtools.traversal import Match, Scope, in_order, opset_of, scoped_nodes, used_values
 
 # Find a pattern that is written in ONNX text.
 #
@@ -54,7 +54,7 @@ def matches(
 def _order(pattern: Fragment) -> list[ir.Node]:
     """The pattern's nodes, from its first output on; its constants are compared by value, and are no nodes to find."""
     outputs = set(pattern.graph.outputs)
-    nodes = [n for n in pattern.graph if not is_constant(n) or outputs.intersection(n.outputs)]
+    nodes = [n for n in pattern.graph if not node_reader.is_constant_node(n) or outputs.intersection(n.outputs)]
     head = next((v.producer() for v in pattern.graph.outputs if v.producer() is not None), nodes[-1])
     return sorted(nodes, key=lambda n: n is not head)
 
@@ -156,7 +156,7 @@ class _Search:
         producer, maker = wanted.producer(), given.producer()
         if producer is None:
             return True
-        if is_constant(producer) and wanted not in self._pattern.graph.outputs:
+        if node_reader.is_constant_node(producer) and wanted not in self._pattern.graph.outputs:
             return _same_constant(wanted, given, exact=self._exact)
         return maker is not None and maker.op_type == producer.op_type and wanted.index() == given.index()
 
@@ -309,7 +309,7 @@ class _constants_shown:  # noqa: N801  (a context manager, used like a function)
     """onnxscript looks for a constant in the value; those of Constant nodes are put there for as long as it looks."""
 
     def __init__(self, model: ir.Model) -> None:
-        every = (n.outputs[0] for _, n in scoped_nodes(model) if is_constant(n))
+        every = (n.outputs[0] for _, n in scoped_nodes(model) if node_reader.is_constant_node(n))
         self._values = [v for v in every if v.const_value is None]
 
     def __enter__(self) -> None:

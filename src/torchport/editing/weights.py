@@ -24,7 +24,8 @@ from torchport.irtools.dims import change_dims
 from torchport.irtools.inference import without_weights
 from torchport.irtools.metadata import ANNOTATION
 from torchport.irtools.names import unknown, where
-from torchport.irtools.traversal import all_values, graphs, is_constant, own_values
+from torchport.irtools.node_reader import is_constant
+from torchport.irtools.traversal import all_values, graphs, own_values
 from torchport.tensors import Array, is_torch, numpy_dtype, to_numpy
 
 
@@ -215,7 +216,7 @@ def _constant(model: ir.Model, name: str) -> ir.Value:
     if not found:
         raise _not_outside(model, name)
     value = found[0]
-    if not value.is_initializer() and not is_constant(value.producer()):
+    if not is_constant(value):
         producer = value.producer()
         why = f"{where(producer)} computes it" if producer is not None else "it is an input already"
         raise InputError(f"'{name}' is no constant: {why}", next_step="name a weight, or what a Constant node gives")

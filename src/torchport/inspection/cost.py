@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 
 import onnx_ir as ir
 
+from torchport.irtools.node_reader import attribute_or, is_constant_node
 from torchport.irtools.polynomials import Size, number, product
-from torchport.irtools.shapes import Shape, Shapes, attribute
+from torchport.irtools.shapes import Shape, Shapes
 from torchport.irtools.traversal import inlined, subgraphs, used_values
 
 # What one run of a model takes: multiply-adds and memory for activations.
@@ -138,9 +139,9 @@ class _Measuring:
     def _rounds(self, node: ir.Node) -> Size:
         """How often a loop's body runs."""
         if node.op_type == "Scan":
-            count = attribute(node, "num_scan_inputs", 1)
+            count = attribute_or(node, "num_scan_inputs", 1)
             shape = self._shapes.of(node.inputs[-count])
-            axes = attribute(node, "scan_input_axes", [0])
+            axes = attribute_or(node, "scan_input_axes", [0])
             length = shape[axes[0]] if shape and axes[0] < len(shape) else None
             if length is not None:
                 return length
@@ -158,8 +159,7 @@ class _Measuring:
 
     def _bytes_of(self, value: ir.Value) -> Size:
         shape, dtype = self._shapes.of(value), self._shapes.dtype(value)
-        producer = value.producer()
-        if value.name in ("", None) or (producer is not None and producer.op_type == "Constant"):
+        if value.name in ("", None) or is_constant_node(value.producer()):
             return 0
         if shape is None or None in shape or dtype is None or not isinstance(value.type, ir.TensorType | None):
             self._unsized[f"{value.name}"] = None
@@ -258,7 +258,7 @@ def _transposed(node: ir.Node, shapes: Shapes) -> Size:
 
 
 def _gemm(node: ir.Node, shapes: Shapes) -> Size:
-    return _output(node, shapes) * _input(node, 0, shapes)[-2 if attribute(node, "transA", 0) else -1]
+    return _output(node, shapes) * _input(node, 0, shapes)[-2 if attribute_or(node, "transA", 0) else -1]
 
 
 def _matmul(node: ir.Node, shapes: Shapes) -> Size:
@@ -267,7 +267,7 @@ def _matmul(node: ir.Node, shapes: Shapes) -> Size:
 
 def _matmul_bits(node: ir.Node, shapes: Shapes) -> Size:
     rows = product(_input(node, 0, shapes)[:-1])
-    return rows * int(attribute(node, "K", 0)) * int(attribute(node, "N", 0))
+    return rows * int(attribute_or(node, "K", 0)) * int(attribute_or(node, "N", 0))
 
 
 def _recurrent(node: ir.Node, shapes: Shapes) -> Size:
@@ -284,8 +284,8 @@ def _attention(node: ir.Node, shapes: Shapes) -> Size:
         value_width = value[3]
     else:
         batch, asked, hidden = query
-        heads = int(attribute(node, "q_num_heads", 0))
-        width, value_width = hidden // heads, value[2] // int(attribute(node, "kv_num_heads", 0))
+        heads = int(attribute_or(node, "q_num_heads", 0))
+        width, value_width = hidden // heads, value[2] // int(attribute_or(node, "kv_num_heads", 0))
     held = key[2] if len(key) == 4 else key[1]
     if len(node.inputs) > 4 and node.inputs[4] is not None:
         held = held + _input(node, 4, shapes)[2]
@@ -294,7 +294,7 @@ def _attention(node: ir.Node, shapes: Shapes) -> Size:
 
 def _einsum(node: ir.Node, shapes: Shapes) -> Size:
     """Every combination of the letters once, for each operand but the first."""
-    left = attribute(node, "equation", "").replace(" ", "").partition("->")[0].split(",")
+    left = attribute_or(node, "equation", "").replace(" ", "").partition("->")[0].split(",")
     if len(left) < 2 or "..." in "".join(left):
         return 0 if len(left) < 2 else _ellipsis(node, left, shapes)
     sizes = {c: d for n, term in enumerate(left) for c, d in zip(term, _input(node, n, shapes), strict=False)}
@@ -303,7 +303,7 @@ def _einsum(node: ir.Node, shapes: Shapes) -> Size:
 
 def _ellipsis(node: ir.Node, left: list[str], shapes: Shapes) -> Size:
     """What comes out, times the letters of the first operand that do not."""
-    right = attribute(node, "equation", "").replace(" ", "").partition("->")[2]
+    right = attribute_or(node, "equation", "").replace(" ", "").partition("->")[2]
     before, _, after = left[0].partition("...")
     first = _input(node, 0, shapes)
     sizes = [*zip(before, first, strict=False), *zip(after[::-1], first[::-1], strict=False)]

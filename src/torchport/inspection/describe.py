@@ -25,6 +25,7 @@ from torchport.inspection.description import (
     Weight,
 )
 from torchport.irtools.metadata import module_of
+from torchport.irtools.node_reader import constant_tensor, is_constant_node
 from torchport.irtools.polynomials import Size
 from torchport.irtools.shapes import Shapes
 from torchport.irtools.traversal import all_nodes, captured_values, inlined, subgraphs
@@ -164,15 +165,20 @@ def _weights(model: ir.Model, nodes: list[ir.Node]) -> Iterator[Weight]:
             if value.const_value is not None:
                 yield _weight(name, value.const_value)
     for node in nodes:
-        tensor = constant(node)
+        tensor = weight_tensor(node.outputs[0]) if is_constant_node(node) else None
         if tensor is not None and len(tensor.shape) and tensor.size > 1:
             yield _weight(str(node.outputs[0].name), tensor)
 
 
-def constant(node: ir.Node) -> ir.TensorProtocol | None:
-    """The tensor of a Constant node: older exporters leave weights there."""
-    given = node.attributes.get("value") if node.op_type == "Constant" and node.outputs else None
-    return given.as_tensor() if given is not None and given.type == ir.AttributeType.TENSOR else None
+def weight_tensor(value: ir.Value) -> ir.TensorProtocol | None:
+    """Return the tensor of an initializer, or of a Constant node: older exporters leave weights there.
+
+    Numbers written as an attribute, such as `value_ints`, are no weights.
+    """
+    producer = value.producer()
+    if producer is None:
+        return value.const_value
+    return constant_tensor(value) if "value" in producer.attributes else None
 
 
 def _weight(name: str, tensor: ir.TensorProtocol) -> Weight:
@@ -260,7 +266,8 @@ def _modules(every: list[ir.Node], work: Mapping[str, Size]) -> tuple[Module, ..
     counted: set[int] = set()
     for node in every:
         path = module_of(node)
-        held = {id(t): t for t in map(_held, node.inputs) if t is not None and t.size > 1 and id(t) not in counted}
+        tensors = [t for t in map(weight_tensor, filter(None, node.inputs)) if t is not None and t.size > 1]
+        held = {id(t): t for t in tensors if id(t) not in counted}
         counted |= set(held)
         size = sum(_parameters(_weight("", tensor)) for tensor in held.values())
         for above in _above(path):
@@ -272,14 +279,6 @@ def _modules(every: list[ir.Node], work: Mapping[str, Size]) -> tuple[Module, ..
     if set(nodes) <= {""}:
         return ()
     return tuple(Module(path, nodes[path], parameters[path], costs.get(path, 0)) for path in _in_tree(nodes))
-
-
-def _held(value: ir.Value | None) -> ir.TensorProtocol | None:
-    """The weight behind a node's input."""
-    if value is None:
-        return None
-    producer = value.producer()
-    return value.const_value if producer is None else constant(producer)
 
 
 def _above(path: str) -> list[str]:

@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from torchport.errors import InputError, OptionError, close_names
-from torchport.inspection.describe import constant, opened, reading
+from torchport.inspection.describe import opened, reading, weight_tensor
 from torchport.inspection.description import to_json
 from torchport.irtools.metadata import module_of
 from torchport.irtools.shapes import Shapes
@@ -197,7 +197,7 @@ def _tensor_view(model: ir.Model, name: str, path: str) -> TensorView:
     if value is None:
         raise missing("tensor", name, (str(v.name) for v in values), path)
     producer = value.producer()
-    held = value.const_value if producer is None else constant(producer)
+    held = weight_tensor(value)
     origin = _origin(producer) if producer is not None else Origin()
     return TensorView(
         name=name,

@@ -13,63 +13,6 @@ import onnx_ir as ir
 
 from torchport.tensors import Array
 
-
-def stored(value: ir.Value | None) -> ir.TensorProtocol | None:
-    """The tensor behind an initializer or a `Constant` node; None if there is none."""
-    if value is None:
-        return None
-    producer = value.producer()
-    if producer is None:
-        return value.const_value if value.is_initializer() else None
-    return _constant(producer) if is_constant(producer) else None
-
-
-def _constant(node: ir.Node) -> ir.TensorProtocol | None:
-    for attribute in node.attributes.values():
-        if attribute.is_ref():
-            return None
-        if attribute.type == ir.AttributeType.TENSOR:
-            return attribute.as_tensor()
-        if attribute.type in (ir.AttributeType.INT, ir.AttributeType.INTS):
-            return ir.tensor(np.asarray(attribute.value, np.int64))
-        if attribute.type in (ir.AttributeType.FLOAT, ir.AttributeType.FLOATS):
-            return ir.tensor(np.asarray(attribute.value, np.float32))
-    return None
-
-
-_ONE = {ir.AttributeType.FLOAT: "FLOAT", ir.AttributeType.INT: "INT64", ir.AttributeType.STRING: "STRING"}
-_MANY = {ir.AttributeType.FLOATS: "FLOAT", ir.AttributeType.INTS: "INT64", ir.AttributeType.STRINGS: "STRING"}
-_TENSORS = (ir.AttributeType.TENSOR, ir.AttributeType.SPARSE_TENSOR)
-
-
-def is_constant(node: ir.Node) -> bool:
-    return node.op_type == "Constant" and node.domain in ("", "ai.onnx") and len(node.outputs) == 1
-
-
-def weight_type(value: ir.Value) -> tuple[str, tuple[Any, ...]] | None:
-    """Dtype and shape of an initializer or a constant; None if the value is neither."""
-    producer = value.producer()
-    if producer is not None and is_constant(producer):
-        return _constant_type(producer)
-    tensor = value.const_value if value.is_initializer() else None
-    if tensor is None:
-        return ("?", ()) if value.is_initializer() else None
-    return tensor.dtype.name, tuple(tensor.shape)
-
-
-def _constant_type(node: ir.Node) -> tuple[str, tuple[Any, ...]]:
-    for attribute in node.attributes.values():
-        if attribute.is_ref():
-            return "ref", ()
-        if attribute.type in _TENSORS:
-            return attribute.value.dtype.name, tuple(attribute.value.shape)
-        if attribute.type in _ONE:
-            return _ONE[attribute.type], ()
-        if attribute.type in _MANY:
-            return _MANY[attribute.type], (len(attribute.value),)
-    return "?", ()
-
-
 FLOATS = (ir.DataType.FLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.BFLOAT16)
 SMALL_INTS = (
     ir.DataType.INT8,
@@ -172,32 +115,57 @@ def integers(node: ir.Node, name: str) -> list[int] | None:
     return None if value is None else [int(v) for v in value]
 
 
+def attribute_or(node: ir.Node, name: str, default: Any) -> Any:
+    """Return an attribute's value, the default also where the caller of a function sets it: for mere estimates."""
+    found = node.attributes.get(name)
+    return default if found is None or found.is_ref() else found.value
+
+
+def is_constant_node(node: ir.Node | None) -> bool:
+    """Check that a node is ONNX's own Constant."""
+    return node is not None and node.op_type == "Constant" and node.domain in ("", "ai.onnx") and len(node.outputs) == 1
+
+
+def is_constant(value: ir.Value) -> bool:
+    """Check that a value is an initializer or the output of a Constant node."""
+    return value.is_initializer() or is_constant_node(value.producer())
+
+
 def constant(value: ir.Value | None) -> Array | None:
-    """The value known before the model runs: of a Constant node, or an initializer no caller can override."""
+    """Return the numbers known before the model runs: of a Constant node, or an initializer no caller can override."""
     if value is None:
         return None
     producer = value.producer()
-    if producer is not None:
-        return _constant_of(producer)
-    if value.const_value is None or value.is_graph_input():
-        return None
-    return value.const_value.numpy()
+    if producer is None:
+        return None if value.const_value is None or value.is_graph_input() else value.const_value.numpy()
+    if producer.op_type == "Identity" and producer.domain == "":
+        return constant(producer.inputs[0])
+    return constant_attribute(_constant_attribute(producer))
 
 
-def _constant_of(node: ir.Node) -> Array | None:
-    if node.op_type == "Identity" and node.domain == "":
-        return constant(node.inputs[0])
-    if node.op_type != "Constant" or node.domain != "" or len(node.attributes) != 1:
+def constant_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
+    """Return the tensor of an initializer, overridable or not, or of a Constant node, without reading its data."""
+    producer = None if value is None else value.producer()
+    if value is None or producer is None:
+        return value.const_value if value is not None and value.is_initializer() else None
+    attr = _constant_attribute(producer)
+    if attr is not None and attr.type == ir.AttributeType.TENSOR:
+        return attr.as_tensor()
+    numbers = constant_attribute(attr)
+    return None if numbers is None or numbers.dtype == object else ir.tensor(numbers)
+
+
+def _constant_attribute(node: ir.Node) -> ir.Attr | None:
+    if not is_constant_node(node) or len(node.attributes) != 1:
         return None
     attr = next(iter(node.attributes.values()))
-    return None if attr.is_ref() else constant_attribute(attr)
+    return None if attr.is_ref() else attr
 
 
-def constant_attribute(attr: ir.Attr) -> Array | None:
-    """The tensor that one of the attributes of a Constant node stands for."""
-    if attr.name == "value":
-        tensor: Array = attr.as_tensor().numpy()
-        return tensor
+def constant_attribute(attr: ir.Attr | None) -> Array | None:
+    """Return the numbers that the attribute of a Constant node stands for; None for a sparse tensor."""
+    if attr is None or attr.type == ir.AttributeType.TENSOR:
+        return None if attr is None else attr.as_tensor().numpy()
     kinds: dict[str, Any] = {"int": np.int64, "ints": np.int64, "float": np.float32, "floats": np.float32}
     kind = attr.name.removeprefix("value_")
     if kind in kinds:

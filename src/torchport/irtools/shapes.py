@@ -15,6 +15,7 @@ from onnx import GraphProto, ModelProto
 
 from torchport.irtools.dims import size_of
 from torchport.irtools.inference import without_weights
+from torchport.irtools.node_reader import attribute_or
 from torchport.irtools.polynomials import Amount, Size
 from torchport.irtools.serialization import proto_graphs
 from torchport.irtools.traversal import all_values
@@ -164,12 +165,6 @@ def _better(a: Size | None, b: Size | None) -> Size | None:
 _Rule = Callable[[ir.Node, list["Shape | None"], "Shape | None"], "Shape | None"]
 
 
-def attribute(node: ir.Node, name: str, default: Any) -> Any:
-    """An attribute's value, the default where it is missing or is a function's parameter."""
-    found = node.attributes.get(name)
-    return default if found is None or found.is_ref() else found.value
-
-
 def _same(node: ir.Node, inputs: list[Shape | None], output: Shape | None) -> Shape | None:
     return inputs[0]
 
@@ -196,7 +191,7 @@ def _window(node: ir.Node, inputs: list[Shape | None], output: Shape | None) -> 
         return None
     weight = inputs[1] if node.op_type == "Conv" and len(inputs) > 1 else None
     space = image[2:]
-    kernel = attribute(node, "kernel_shape", weight[2:] if weight else None)
+    kernel = attribute_or(node, "kernel_shape", weight[2:] if weight else None)
     if kernel is None or len(kernel) != len(space):
         return None
     channels = weight[0] if weight else image[1]
@@ -206,15 +201,16 @@ def _window(node: ir.Node, inputs: list[Shape | None], output: Shape | None) -> 
 def _slid(node: ir.Node, size: Size | None, axis: int, kernel: Any, rank: int) -> Size | None:
     if size is None or not isinstance(kernel, int):
         return None
-    stride = attribute(node, "strides", [1] * rank)[axis]
-    if attribute(node, "auto_pad", "NOTSET").startswith("SAME"):
+    stride = attribute_or(node, "strides", [1] * rank)[axis]
+    padding = attribute_or(node, "auto_pad", "NOTSET")
+    if padding.startswith("SAME"):
         return (size + (stride - 1)) // stride
-    pads = attribute(node, "pads", [0] * 2 * rank) if attribute(node, "auto_pad", "NOTSET") == "NOTSET" else [0] * 99
+    pads = attribute_or(node, "pads", [0] * 2 * rank) if padding == "NOTSET" else [0] * 99
     if len(pads) < 2 * rank:
         return None  # a fault that the linter names
-    reach = attribute(node, "dilations", [1] * rank)[axis] * (kernel - 1) + 1
+    reach = attribute_or(node, "dilations", [1] * rank)[axis] * (kernel - 1) + 1
     rest = size + (pads[axis] + pads[axis + rank] - reach)
-    if attribute(node, "ceil_mode", 0):
+    if attribute_or(node, "ceil_mode", 0):
         rest = rest + (stride - 1)
     return rest // stride + 1
 
@@ -223,7 +219,7 @@ def _concat(node: ir.Node, inputs: list[Shape | None], output: Shape | None) -> 
     first = inputs[0]
     if first is None or any(shape is None or len(shape) != len(first) for shape in inputs):
         return None
-    axis = attribute(node, "axis", 0) % len(first)
+    axis = attribute_or(node, "axis", 0) % len(first)
     along = [shape[axis] for shape in inputs if shape is not None]
     total: Size | None = None if None in along else sum((d for d in along if d is not None), start=0)
     return (*first[:axis], total, *first[axis + 1 :])
@@ -233,7 +229,7 @@ def _transpose(node: ir.Node, inputs: list[Shape | None], output: Shape | None) 
     shape = inputs[0]
     if shape is None:
         return None
-    order = attribute(node, "perm", range(len(shape))[::-1])
+    order = attribute_or(node, "perm", range(len(shape))[::-1])
     return tuple(shape[axis] for axis in order) if sorted(order) == list(range(len(shape))) else None
 
 

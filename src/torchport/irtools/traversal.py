@@ -117,11 +117,6 @@ def scoped_nodes(model: ir.Model) -> list[tuple[Scope, ir.Node]]:
     return [(scope, node) for scope in scopes for node in scope.all_nodes()]
 
 
-def is_constant(node: ir.Node | None) -> bool:
-    """Whether it is a Constant of ONNX's own."""
-    return node is not None and node.op_type == "Constant" and node.domain == ""
-
-
 def opset_of(scope: ir.Model | Scope) -> int | None:
     """Return the version of ONNX's own operators that a model, graph or function imports, if it imports any."""
     return scope.opset_imports.get("", scope.opset_imports.get("ai.onnx"))

@@ -16,7 +16,7 @@ from torchport.irtools import evaluation, schemas
 from torchport.irtools.builder import Builder
 from torchport.irtools.function_bodies import expand, has_body
 from torchport.irtools.names import FreshNames as Names
-from torchport.irtools.node_reader import Refusal, is_used
+from torchport.irtools.node_reader import Refusal, is_constant_node, is_used
 from torchport.irtools.schemas import Schema
 from torchport.irtools.traversal import subgraphs
 from torchport.opset import rules
@@ -214,7 +214,7 @@ def _drop_unread_constant(value: ir.Value | None) -> None:
     if value is None or value.uses() or value.is_graph_output() or value.is_graph_input():
         return
     producer, graph = value.producer(), value.graph
-    if producer is not None and producer.op_type == "Constant" and producer.graph is not None:
+    if producer is not None and is_constant_node(producer) and producer.graph is not None:
         producer.graph.remove(producer, safe=True)
     elif producer is None and value.is_initializer() and isinstance(graph, ir.Graph):
         graph.initializers.pop(str(value.name))

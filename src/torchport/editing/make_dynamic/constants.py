@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from torchport.editing.make_dynamic.propagation import Walk
 from torchport.errors import InputError
+from torchport.irtools.node_reader import constant
 from torchport.tensors import Array
 
 Source = tuple[ir.Value, int]  # a value and the axis of it whose size is to be had
@@ -116,14 +117,7 @@ def _numbers(walk: Walk, value: ir.Value) -> Array | None:
         return fact.constant
     if fact.old_data is not None:
         return None
-    node = value.producer()
-    if node is not None:
-        return node.attributes["value"].as_tensor().numpy() if _is_constant(node) else None
-    return None if value.const_value is None or value.is_graph_input() else value.const_value.numpy()
-
-
-def _is_constant(node: ir.Node) -> bool:
-    return node.op_type == "Constant" and node.domain == "" and "value" in node.attributes
+    return constant(value)
 
 
 # --- numbers that count on, and what is made of them ------------------------------------------------------------------

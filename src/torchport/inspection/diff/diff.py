@@ -27,7 +27,7 @@ from torchport.inspection.diff.result import (
 from torchport.inspection.diff.weights import Apart, apart, same_content
 from torchport.inspection.matching.indexed_graph import stripped, telling_attributes
 from torchport.inspection.matching.matcher import Matching, match
-from torchport.irtools.node_reader import stored
+from torchport.irtools.node_reader import constant_tensor
 from torchport.irtools.traversal import attribute_graphs, graphs, subgraphs
 from torchport.irtools.types import dtype_name, operator_name, type_text
 
@@ -142,7 +142,7 @@ def _typed(value: ir.Value) -> str:
 
 def _weights(a: ir.Graph, b: ir.Graph, found: Matching) -> Weights:
     ones, others = ([v for g in graphs(graph) for v in g.initializers.values()] for graph in (a, b))
-    pairs = {v: w for v, w in found.values.items() if stored(v) is not None and stored(w) is not None}
+    pairs = {v: w for v, w in found.values.items() if constant_tensor(v) is not None and constant_tensor(w) is not None}
     stayed = {v: w for v, w in pairs.items() if v.is_initializer() and w.is_initializer()}
     moved = [(v, w) for v, w in pairs.items() if v.is_initializer() != w.is_initializer()]
     changes = {(v, w): _weight_change(v, w) for v, w in (*stayed.items(), *moved)}
@@ -169,7 +169,7 @@ def _size(change: WeightChange) -> float:
 
 
 def _info(value: ir.Value) -> WeightInfo:
-    tensor = stored(value)
+    tensor = constant_tensor(value)
     return WeightInfo(str(value.name), "" if tensor is None else tensor_type(tensor))
 
 
@@ -178,7 +178,7 @@ def tensor_type(tensor: ir.TensorProtocol) -> str:
 
 
 def _weight_change(one: ir.Value, other: ir.Value) -> WeightChange | None:
-    a, b = stored(one), stored(other)
+    a, b = constant_tensor(one), constant_tensor(other)
     if a is None or b is None or same_content(a, b):
         return None
     kinds = tensor_type(a), tensor_type(b)
@@ -251,11 +251,10 @@ class _Comparison:
     ) -> None:
         self._found, self._graphs, self._versions = found, graphs, versions
         self._inside = {g: _label(n) for graph in graphs for n in graph.all_nodes() for g in subgraphs(n)}
-        moved = {w for v, w in found.values.items() if stored(v) is not None}
-        self._gone = [
-            n for n in found.only_a if not (n.outputs and stored(n.outputs[0]) and n.outputs[0] in found.values)
-        ]
-        self._new = [n for n in found.only_b if not (n.outputs and n.outputs[0] in moved)]
+        moved = {v: w for v, w in found.values.items() if constant_tensor(v) is not None}
+        self._gone = [n for n in found.only_a if moved.keys().isdisjoint(n.outputs[:1])]
+        arrived = set(moved.values())
+        self._new = [n for n in found.only_b if arrived.isdisjoint(n.outputs[:1])]
         self._alone = {*found.only_a, *found.only_b}
 
     def run(self) -> Nodes:

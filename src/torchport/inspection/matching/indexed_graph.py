@@ -13,7 +13,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from torchport.irtools.node_reader import _TENSORS, is_constant, weight_type
+from torchport.irtools.node_reader import is_constant_node
 from torchport.irtools.traversal import subgraphs, used_values
 
 OUTER = -1  # the slot of a value that a branch of the node uses from outside
@@ -27,6 +27,11 @@ _HOLDERS = (
 )
 
 Translate = Callable[[ir.OperatorIdentifier], Hashable]
+
+
+_ONE = {ir.AttributeType.FLOAT: "FLOAT", ir.AttributeType.INT: "INT64", ir.AttributeType.STRING: "STRING"}
+_MANY = {ir.AttributeType.FLOATS: "FLOAT", ir.AttributeType.INTS: "INT64", ir.AttributeType.STRINGS: "STRING"}
+_TENSORS = (ir.AttributeType.TENSOR, ir.AttributeType.SPARSE_TENSOR)
 
 
 class Side:
@@ -48,7 +53,7 @@ class Side:
         self.graph = graph
         self.nodes = list(graph)
         self.number = {node: n for n, node in enumerate(self.nodes)}
-        self.constant = [is_constant(node) for node in self.nodes]
+        self.constant = [is_constant_node(node) for node in self.nodes]
         kinds = [translate(node.op_identifier()) for node in self.nodes]
         self.operator = [numbers.setdefault(kind, len(numbers)) for kind in kinds]
         strict = [(k, len(n.outputs), _attributes_key(n, versions)) for k, n in zip(kinds, self.nodes, strict=True)]
@@ -163,3 +168,27 @@ def _defaults(domain: str, operator: str, version: int) -> dict[str, Any]:
     attributes = onnx.defs.get_schema(operator, version, domain).attributes
     given = {name: a.default_value for name, a in attributes.items() if a.default_value.type}
     return {name: ir.serde.deserialize_attribute(default).value for name, default in given.items()}
+
+
+def weight_type(value: ir.Value) -> tuple[str, tuple[Any, ...]] | None:
+    """Dtype and shape of an initializer or a constant; None if the value is neither."""
+    producer = value.producer()
+    if producer is not None and is_constant_node(producer):
+        return _constant_type(producer)
+    tensor = value.const_value if value.is_initializer() else None
+    if tensor is None:
+        return ("?", ()) if value.is_initializer() else None
+    return tensor.dtype.name, tuple(tensor.shape)
+
+
+def _constant_type(node: ir.Node) -> tuple[str, tuple[Any, ...]]:
+    for attribute in node.attributes.values():
+        if attribute.is_ref():
+            return "ref", ()
+        if attribute.type in _TENSORS:
+            return attribute.value.dtype.name, tuple(attribute.value.shape)
+        if attribute.type in _ONE:
+            return _ONE[attribute.type], ()
+        if attribute.type in _MANY:
+            return _MANY[attribute.type], (len(attribute.value),)
+    return "?", ()

@@ -9,9 +9,9 @@ from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, S
 import onnx_ir as ir
 
 from torchport.inspection.diff.weights import same_content
-from torchport.inspection.matching.indexed_graph import Side, stripped
+from torchport.inspection.matching.indexed_graph import Side, stripped, weight_type
 from torchport.inspection.matching.pairing import Rounds, Why
-from torchport.irtools.node_reader import is_constant, stored, weight_type
+from torchport.irtools.node_reader import constant_tensor, is_constant_node
 from torchport.irtools.traversal import subgraphs
 
 # Which node of one model is which of another: by what is around it, and by its name where that helps.
@@ -296,7 +296,7 @@ def _behind(value: ir.Value | None, alone: set[ir.Node]) -> ir.Value | None:
 
 
 def _weights(graph: ir.Graph) -> list[ir.Value]:
-    return [*graph.initializers.values(), *(n.outputs[0] for n in graph if is_constant(n))]
+    return [*graph.initializers.values(), *(n.outputs[0] for n in graph if is_constant_node(n))]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -325,7 +325,7 @@ class _Claim:
 
 
 def _same_numbers(one: ir.Value, other: ir.Value) -> bool:
-    a, b = stored(one), stored(other)
+    a, b = constant_tensor(one), constant_tensor(other)
     return a is not None and b is not None and same_content(a, b)
 
 

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from torchport.inspection.diff.weights import fingerprint, same_place, tiny
 from torchport.inspection.matching.indexed_graph import Side
-from torchport.irtools.node_reader import stored
+from torchport.irtools.node_reader import constant_tensor
 
 # Colors: nodes of two graphs get the same number exactly if they look the same from where one stands.
 #
@@ -172,15 +172,15 @@ def names_key(side: Side, n: int, told: Told) -> Hashable:
 
 
 def _lie_together(one: ir.Value, other: ir.Value) -> bool:
-    a, b = stored(one), stored(other)
+    a, b = constant_tensor(one), constant_tensor(other)
     return a is not None and b is not None and (a is b or same_place(a, b))
 
 
 def _few(value: ir.Value) -> Hashable:
-    tensor = stored(value)
+    tensor = constant_tensor(value)
     return None if tensor is None else tiny(tensor)
 
 
 def _print(value: ir.Value) -> Hashable:
-    tensor = stored(value)
+    tensor = constant_tensor(value)
     return None if tensor is None else fingerprint(tensor)
