@@ -14,9 +14,7 @@ import pytest
 import torch
 
 from torchport.errors import InputError, SaveError
-from torchport.inputs.binding import fit_inputs
 from torchport.inputs.samples import ARGUMENTS, OUTPUT, Sample, read_samples, save_call, save_sample
-from torchport.results import TensorInfo
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 
@@ -110,7 +108,7 @@ def broken(path: Path, kind: str) -> Path:
 @pytest.mark.parametrize("kind", ["truncated", "damaged", "empty", "text", "objects", "a lie about its size"])
 def test_a_sample_that_cannot_be_read_is_named(tmp_path: Path, kind: str) -> None:
     file = broken(tmp_path, kind)
-    with pytest.raises(InputError, match=r"the sample '.*bad\.npz' cannot be read") as caught:
+    with pytest.raises(InputError, match=r"bad\.npz' cannot be read") as caught:
         list(read_samples(file))
     assert ("it holds Python objects" in caught.value.what) == (kind == "objects")
 
@@ -167,59 +165,6 @@ def test_a_failed_save_leaves_the_old_file(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["s.npz"]
     with pytest.raises(SaveError, match="cannot be written: No such file"):
         save_sample(tmp_path / "absent" / "s.npz", {"x": X})
-
-
-IMAGE = TensorInfo("image", "float32", ("batch", 3))
-MASK = TensorInfo("mask", "int64", ("batch",))
-M = np.ones(2, np.int64)
-
-
-@pytest.mark.parametrize("names", [("image", "mask"), ("mask", "image"), ("arr_0", "arr_1"), ("x0", "x1")])
-def test_arrays_go_to_inputs_by_name_or_by_position(names: tuple[str, str]) -> None:
-    arrays = dict(zip(names, (M, X) if names[0] == "mask" else (X, M), strict=True))
-    fitted = fit_inputs(Sample("s", arrays), [IMAGE, MASK])
-    assert list(fitted) == ["image", "mask"]
-    assert fitted["image"] is X
-    assert fitted["mask"] is M
-
-
-def test_positions_are_counted_not_spelled() -> None:
-    infos = [TensorInfo(f"in{i}", "int64", ()) for i in range(12)]
-    arrays = {f"arr_{i}": np.array(i) for i in sorted(range(12), key=str)}
-    assert [int(a) for a in fit_inputs(Sample("s", arrays), infos).values()] == list(range(12))
-
-
-@pytest.mark.parametrize(
-    ("arrays", "message"),
-    [
-        ({"image": X}, "input 'mask' is missing"),
-        ({"image": X, "mask": M, "label": M}, "the model has no input 'label'"),
-        ({"imaged": X, "mask": M}, "the model has no input 'imaged'"),
-        ({"arr_0": X}, "1 arrays for the 2 inputs"),
-        ({"image": X.astype(np.float64), "mask": M}, "input 'image' is float64, the model takes float32"),
-        ({"image": X[0], "mask": M}, "input 'image' has rank 1, the model takes 2"),
-        ({"image": X[:, :2], "mask": M}, "input 'image' has size 2 at axis 1, the model is fixed to 3"),
-    ],
-)
-def test_a_sample_that_does_not_fit_says_which_and_why(arrays: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError) as caught:
-        fit_inputs(Sample("s7.npz", arrays), [IMAGE, MASK])
-    assert caught.value.what.startswith(message)
-    assert "s7.npz" in str(caught.value.where)
-    assert caught.value.__cause__ is None or isinstance(caught.value.__cause__, InputError)
-
-
-def test_a_close_name_is_offered() -> None:
-    with pytest.raises(InputError, match="did you mean 'image'"):
-        fit_inputs(Sample("s", {"imaged": X, "mask": M}), [IMAGE, MASK])
-
-
-def test_complex_numbers_and_bare_bytes_become_what_the_model_takes(tmp_path: Path) -> None:
-    fitted = fit_inputs(Sample("s", {"z": np.array([1 + 2j], np.complex64)}), [TensorInfo("z", "float32", (1, 2))])
-    np.testing.assert_array_equal(fitted["z"], [[1, 2]])
-    np.savez(tmp_path / "s.npz", h=X.astype(ml_dtypes.bfloat16))  # numpy forgets the dtype
-    half = fit_inputs(only(tmp_path / "s.npz"), [TensorInfo("h", "bfloat16", (2, 3))])["h"]
-    np.testing.assert_array_equal(half, X)
 
 
 def test_a_recorded_sample_is_saved_with_all_that_was_recorded(tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ def test_an_example_may_be_given_by_the_new_names() -> None:
     assert proof.cases[0].sizes == {"n": 5}
 
 
-@pytest.mark.parametrize(("names", "what"), [(["z"], "has no input 'z'"), (["x", "z"], "has no input 'z'")])
+@pytest.mark.parametrize(("names", "what"), [(["z"], "there is no input 'z'"), (["x", "z"], "there is no input 'z'")])
 def test_an_example_of_another_name_is_refused(names: list[str], what: str) -> None:
     with pytest.raises(InputError, match=what):
         prove_same(model(FREE), model(FREE), inputs={name: np.ones((5, 4), np.float32) for name in names})

@@ -15,7 +15,8 @@ import numpy as np
 from torchport.capture.archive_members import check_zip
 from torchport.capture.pytorch_files import load_weights
 from torchport.errors import InputError, SourceError, first_line
-from torchport.inputs.create import Args, Values, create_inputs, unreadable
+from torchport.inputs.arrays import unreadable
+from torchport.inputs.create import Args, Values, create_inputs
 from torchport.inputs.spec import InputSpec
 from torchport.tensors import to_torch
 

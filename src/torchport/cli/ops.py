@@ -95,21 +95,20 @@ def _by_domain(own: list[Operator], include: str | None, again: bool) -> dict[st
 
 
 def _copy(libraries: dict[str, Path], output: str) -> None:
-    import os
     import shutil
 
     from torchport.errors import OptionError, SaveError
+    from torchport.files.filesystem import write_atomically
 
     different = set(libraries.values())
     if len(different) > 1:
         raise OptionError(f"the kernels are in {len(different)} libraries", next_step="build each .cc with its own -o")
-    scratch = f"{output}.{os.getpid()}"  # a library that a process has open must not be written over
     try:
         Path(output).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(different.pop(), scratch)
-        os.replace(scratch, output)
     except OSError as error:
-        raise SaveError(f"the library cannot be written to '{output}': {error.strerror}") from error
+        raise SaveError(f"the folder of '{output}' cannot be written: {error.strerror}") from error
+    # A library that a process has open must not be written over
+    write_atomically(output, lambda part: shutil.copyfile(different.pop(), part))
 
 
 @click.command("test")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -178,17 +177,10 @@ def _save(part: Reduced, fails: Check, path: Path) -> dict[str, str]:
 
 
 def _save_arrays(path: Path, values: Mapping[str, Any]) -> str:
-    from torchport.errors import SaveError
+    from torchport.files.filesystem import write_atomically
     from torchport.inputs.samples import save_arrays
 
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        save_arrays(draft, values)
-        os.replace(draft, path)
-    except OSError as error:
-        raise SaveError(f"'{path}' cannot be written: {error.strerror}") from error
-    finally:
-        draft.unlink(missing_ok=True)
+    write_atomically(path, lambda part: save_arrays(part, values))
     return str(path)
 
 

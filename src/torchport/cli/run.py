@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +80,7 @@ def command(
 
 def read(session: Session, texts: tuple[str, ...], seed: int) -> dict[str, Array]:
     """The model's inputs from --input specs, by name or by position."""
+    from torchport.inputs.binding import flat
     from torchport.inputs.create import create_inputs
     from torchport.inputs.spec import parse_input
     from torchport.tensors import is_torch, to_numpy
@@ -92,7 +92,7 @@ def read(session: Session, texts: tuple[str, ...], seed: int) -> dict[str, Array
             f"{len(args) + len(kwargs)} inputs given, the model has {len(session.inputs)}",
             where=", ".join(str(i) for i in session.inputs),
         )
-    feeds: dict[str, Any] = {**dict(zip(free, args, strict=False)), **_flat(kwargs)}
+    feeds: dict[str, Any] = {**dict(zip(free, args, strict=False)), **flat(kwargs)}
     return {name: to_numpy(value) if is_torch(value) else value for name, value in feeds.items()}
 
 
@@ -100,17 +100,3 @@ def _read_pt(path: Path, name: str | None) -> tuple[list[Any], dict[str, Any]]:
     from torchport.capture.inputs import read_pt  # imports torch, which arrays from elsewhere do not need
 
     return read_pt(path, name)
-
-
-def _flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """``batch.x=...`` was read into a nest; an ONNX model's inputs are flat."""
-    flat: dict[str, Any] = {}
-    for key, value in nested.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping):
-            flat |= _flat(value, f"{name}.")
-        elif isinstance(value, (list, tuple)):
-            flat |= _flat({str(i): v for i, v in enumerate(value)}, f"{name}.")
-        else:
-            flat[name] = value
-    return flat

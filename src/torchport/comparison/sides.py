@@ -24,6 +24,7 @@ from torchport.engines.registry import faults_of
 from torchport.engines.session import open_session
 from torchport.errors import EngineError, ForwardError, InputError, RandomModelError, TorchportError
 from torchport.files import onnx_files
+from torchport.inputs.binding import nested
 from torchport.inputs.samples import Sample, read_samples
 from torchport.numerics.check import glance, rounded
 from torchport.numerics.error_metrics import Figures, merged
@@ -213,28 +214,8 @@ def _arguments(subject: Any, sample: Sample) -> tuple[tuple[Any, ...], dict[str,
     tensors = {n: v if is_torch(v) or not isinstance(v, np.ndarray) else to_torch(v) for n, v in sample.arrays.items()}
     others = {n: v for n, v in sample.arguments.items() if n.split(".")[0] in known}
     if all(n.split(".")[0] in known for n in tensors):
-        return (), _nested({**tensors, **others})
-    return tuple(tensors.values()), _nested(others)
-
-
-def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments from the names an export gives what is in them: ``states.0`` is in a list, ``batch.mask`` in a dict."""
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        first, _, rest = name.partition(".")
-        if first in found and not (rest and isinstance(found[first], dict)):
-            raise InputError(f"'{first}' cannot be an input and hold another, '{first}.…'", next_step="rename one")
-        if rest:
-            found.setdefault(first, {})[rest] = value
-        else:
-            found[first] = value
-    inner = {name: _nested(value) if isinstance(value, dict) else value for name, value in found.items()}
-    return {n: _as_list(v) if isinstance(v, dict) else v for n, v in inner.items()}
-
-
-def _as_list(items: dict[str, Any]) -> Any:
-    numbered = list(items) == [str(i) for i in range(len(items))]
-    return list(items.values()) if numbered else items
+        return (), nested({**tensors, **others})
+    return tuple(tensors.values()), nested(others)
 
 
 def fitted(feeds: Mapping[str, Array], side: Side) -> dict[str, Array]:

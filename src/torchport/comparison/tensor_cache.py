@@ -16,8 +16,9 @@ import onnx_ir as ir
 
 from torchport.editing.extract import cut, without_unused_inputs
 from torchport.engines.session import open_session
-from torchport.errors import EngineError, InputError
+from torchport.errors import EngineError
 from torchport.files import onnx_files
+from torchport.inputs.binding import check_names
 from torchport.irtools.inference import without_weights
 from torchport.irtools.names import Names
 from torchport.irtools.traversal import used_values
@@ -59,11 +60,7 @@ class Recorded:
     @staticmethod
     def _check_inputs(model: ir.Model, inputs: Mapping[str, Array]) -> None:
         wanted = [str(v.name) for v in model.graph.inputs if not v.is_initializer()]
-        missing = [n for n in wanted if n not in inputs]
-        unknown = [n for n in inputs if n not in wanted]
-        if missing or unknown:
-            what = f"input '{missing[0]}' is missing" if missing else f"there is no input '{unknown[0]}'"
-            raise InputError(what, where=f"the model takes: {', '.join(wanted)}", next_step="give each of these inputs")
+        check_names(inputs, wanted, where=f"the model takes: {', '.join(wanted)}")
 
     def knows(self, name: str) -> bool:
         """Whether there is a tensor of that name that can be handed to a model."""

@@ -12,17 +12,17 @@ import onnx_ir as ir
 import torch
 
 from torchport.capture import models
-from torchport.capture.inputs import build_inputs
 from torchport.capture.reference import Mode
 from torchport.capture.structure import Call, signature_of
 from torchport.conversion.subject import Job, Progress
 from torchport.engines.session import Session, open_session
-from torchport.errors import FileError, InputError
+from torchport.errors import InputError
 from torchport.files import onnx_files
-from torchport.inputs.spec import InputSpec
+from torchport.inputs.binding import nested
+from torchport.inputs.create import made_up
 from torchport.process import silence
 from torchport.results import Finding, Proof
-from torchport.tensors import to_numpy
+from torchport.tensors import to_numpy, to_torch
 from torchport.verification.equivalence import candidate, declared_dims
 
 
@@ -108,13 +108,8 @@ def _match_names(session: Session, call: Call) -> list[str]:
 
 
 def _made_up_inputs(session: Session, target: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Random inputs of the ONNX model's own dtypes and shapes, dynamic axes at size 2."""
+    """Return random inputs of the ONNX model's own dtypes and shapes, by name where the PyTorch model has these."""
+    tensors = {info.name: to_torch(a) for info, a in zip(session.inputs, made_up(session.inputs), strict=True)}
     parameters = signature_of(target).parameters
-    by_name = all(info.name.split(".")[0] in parameters for info in session.inputs)
-    specs = []
-    for info in session.inputs:
-        if info.shape is None:
-            raise FileError(f"input '{info.name}' has no shape to make an example from", next_step="give --input")
-        shape = [d if isinstance(d, int) else 2 for d in info.shape]
-        specs.append(InputSpec.tensor(info.name if by_name else None, info.dtype, shape))
-    return build_inputs(specs)
+    by_name = all(name.split(".")[0] in parameters for name in tensors)
+    return ((), nested(tensors)) if by_name else (tuple(tensors.values()), {})

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from torchport.engines.registry import engines
-from torchport.errors import EngineMissingError, InputError, did_you_mean
-from torchport.inputs.binding import checked_input
+from torchport.errors import EngineMissingError, InputError
+from torchport.inputs.binding import bind
 from torchport.results import TensorInfo
 from torchport.tensors import Array, is_torch, to_torch
 
@@ -101,15 +101,7 @@ class Session:
         return dict(zip(names, outputs, strict=True))
 
     def _run(self, feeds: Mapping[str, Any], only: Sequence[str] | None = None) -> list[Any]:
-        names = [i.name for i in self.inputs]
-        missing = [n for n in names if n not in feeds]
-        unknown = [n for n in feeds if n not in names]
-        if missing or unknown:
-            what = f"there is no input '{unknown[0]}'" if unknown else f"input '{missing[0]}' is missing"
-            known = (missing or names) if unknown else ()
-            hint = did_you_mean("".join(unknown[:1]), known, "give each of these inputs", most=1, cutoff=0.3)
-            raise InputError(what, where=self._signature(), next_step=hint)
-        arrays = {i.name: checked_input(i, feeds[i.name]) for i in self.inputs}
+        arrays = bind(feeds, self.inputs)
         self._check_dims(arrays)
         return list(self._runner.run(arrays) if only is None else self._runner.run(arrays, only))
 

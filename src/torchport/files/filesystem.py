@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import shutil
 import stat
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +81,27 @@ def sync(file: Any) -> None:
     """Flush a file's content."""
     file.flush()
     os.fsync(file.fileno())
+
+
+def write_atomically(path: str | os.PathLike[str], write: Callable[[Path], object]) -> None:
+    """Let `write` fill a temporary file beside `path`, then put it there: readers see the old content or the new.
+
+    Raises:
+        SaveError: the file cannot be written; what was there stays.
+
+    Example:
+        >>> write_atomically("table.csv", lambda part: part.write_text(text))
+    """
+    target = Path(path)
+    part = target.with_name(f".{target.name}.{os.getpid()}.{threading.get_ident()}.tmp")
+    try:
+        write(part)
+        os.replace(part, target)
+    except OSError as error:
+        raise SaveError(f"'{path}' cannot be written: {error.strerror or error}") from error
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink()
 
 
 # Where a model is to be saved: whether it can be, and what a refusal of the file system means.

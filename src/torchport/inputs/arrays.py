@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
+import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,8 +16,15 @@ import numpy as np
 import onnx_ir as ir
 
 from torchport.errors import FileError, InputError, SaveError, first_line
+from torchport.files.filesystem import write_atomically
 from torchport.irtools.types import plain
 from torchport.tensors import Array, is_torch, to_numpy
+
+# What numpy and zipfile raise over a damaged file
+_DAMAGE = (
+    *(OSError, ValueError, EOFError, SyntaxError, MemoryError, OverflowError, KeyError, AttributeError),
+    *(zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError),
+)
 
 
 def tensor_for(given: ir.Value, value: Any) -> ir.TensorProtocol:
@@ -57,14 +67,60 @@ def _array(given: ir.Value, value: Any) -> Array:
 def _npy(given: ir.Value, path: Path) -> Array:
     if path.suffix != ".npy":
         raise InputError(f"'{path}' is no value for the input '{given.name}'", next_step="give numbers, or a .npy file")
-    with reading(path):
-        found: Array = np.load(path, mmap_mode="r", allow_pickle=False)
-    return found
+    return read_arrays(path)["arr_0"]
+
+
+def read_arrays(path: Path, key: str | None = None) -> dict[str, Array]:
+    """Return the arrays of an ``.npz`` by name, or only that of `key`; the one of an ``.npy`` as ``arr_0``.
+
+    The file may come from anywhere: no pickle is opened, and no more memory is taken than the machine has.
+
+    Raises:
+        InputError: the file is missing or broken, holds Python objects, or has no array `key`.
+    """
+    try:
+        with open(path, "rb") as file:
+            start = file.read(6)
+        if start.startswith(b"\x93NUMPY"):
+            # a memory map checks the header's claims against the file's size before any memory is taken
+            return {"arr_0": np.array(np.load(path, mmap_mode="r", allow_pickle=False))}
+        if not start.startswith((b"PK\x03\x04", b"PK\x05\x06")):  # numpy would take it for a pickle
+            raise unreadable(path, "it is no file of numpy's" if start else "it is empty")
+        return _members(path, key)
+    except _DAMAGE as error:
+        raise unreadable(path, _reason(error)) from error
+
+
+def _members(path: Path, key: str | None) -> dict[str, Array]:
+    with zipfile.ZipFile(path) as archive:
+        size = sum(member.file_size for member in archive.infolist())
+    if size > memory():
+        raise unreadable(path, f"it unpacks to {size:,} bytes, more than the memory")
+    with np.load(path, allow_pickle=False) as arrays:
+        if key is not None and key not in arrays.files:
+            raise unreadable(path, f"it has no '{key}', only {', '.join(arrays.files) or 'nothing'}")
+        return {name: arrays[name] for name in arrays.files if key in (None, name)}
+
+
+def unreadable(path: Path, reason: str) -> InputError:
+    """Return the error for a file whose content is no array."""
+    return InputError(
+        f"'{path}' cannot be read: {reason}",
+        next_step="save arrays of numbers with numpy.save or numpy.savez, tensors with torch.save",
+    )
+
+
+def memory() -> int:
+    """Return the bytes of memory that this machine has."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):  # Windows has no sysconf
+        return 1 << 40
 
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """What goes wrong while a file is read is said of that file."""
+    """Report an error while a file of weights is read as one of that file."""
     from safetensors import SafetensorError
 
     try:
@@ -79,9 +135,10 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    """numpy takes whatever is no array for a pickle, and says how to load that."""
-    text = first_line(error)
-    return "it holds no plain arrays" if "allow_pickle" in text or "pickled" in text else text
+    """Return why a file cannot be read; numpy takes whatever is no array for a pickle, and says how to load that."""
+    text = "it is missing" if isinstance(error, FileNotFoundError) else first_line(error)
+    objects = re.search("pickle|object array|Python objects", text, re.IGNORECASE)
+    return "it holds Python objects, no plain arrays" if objects else text
 
 
 def _from_python(given: ir.Value, array: Array) -> Array:
@@ -126,7 +183,7 @@ def check_output(path: str) -> None:
 
 
 def save(path: str, outputs: Mapping[str, Array]) -> None:
-    """Write to a temporary name first, so that a half file is never left."""
+    """Write outputs to an ``.npz``, or a single one to an ``.npy``."""
     from torchport.inputs.samples import save_sample
 
     target = Path(path)
@@ -135,15 +192,12 @@ def save(path: str, outputs: Mapping[str, Array]) -> None:
         return
     if len(outputs) != 1:
         raise SaveError(f"there are {len(outputs)} outputs, a .npy holds one", next_step="name it out.npz")
-    part = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        with open(part, "wb") as file:
-            np.save(file, next(iter(outputs.values())), allow_pickle=False)
-        os.replace(part, target)
-    except OSError as error:
-        raise SaveError(f"'{path}' cannot be written: {error.strerror}") from error
-    finally:
-        part.unlink(missing_ok=True)
+    write_atomically(target, lambda part: _save_npy(part, next(iter(outputs.values()))))
+
+
+def _save_npy(path: Path, array: Array) -> None:
+    with open(path, "wb") as file:  # given a path, numpy would add a suffix
+        np.save(file, array, allow_pickle=False)
 
 
 def summary(array: Array) -> dict[str, Any]:

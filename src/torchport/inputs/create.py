@@ -7,22 +7,19 @@ PyTorch's files are read by a function that the caller passes in, so that torch 
 from __future__ import annotations
 
 import math
-import os
 import stat
-import zipfile
-import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from torchport.errors import InputError, first_line
+from torchport.errors import InputError
+from torchport.inputs.arrays import memory, read_arrays, unreadable
+from torchport.inputs.binding import nested
 from torchport.inputs.spec import InputSpec, Random, Scalar, Stored, is_name
 from torchport.results import TensorInfo
 from torchport.tensors import COMPLEX, DTYPES, INTEGERS, Array, numpy_dtype
-
-_DAMAGE = (ValueError, OSError, EOFError, SyntaxError, MemoryError, OverflowError)  # what numpy raises over a bad array
 
 Args = tuple[tuple[Any, ...], dict[str, Any]]
 Values = tuple[list[Any], dict[str, Any]]  # that one spec adds to the positional and to the named arguments
@@ -40,13 +37,14 @@ def create_inputs(specs: Sequence[InputSpec], *, seed: int = 0, read_pt: PtReade
     if seed < 0:
         raise InputError(f"the seed {seed} is negative", next_step="give a seed of 0 or more")
     args: list[Any] = []
-    named: dict[tuple[str, ...], Any] = {}
+    named: dict[str, Any] = {}
     for place, spec in enumerate(specs):
         more, by_name = _values(spec, np.random.default_rng([seed, place]), read_pt)
         args += more
-        for name, value in by_name.items():
-            _add(named, tuple(name.split(".")), value)
-    return tuple(args), _nest(named)
+        if twice := [name for name in by_name if name in named]:
+            raise InputError(f"input '{twice[0]}' is given twice", where=f"--input {twice[0]}=…")
+        named |= by_name
+    return tuple(args), nested(named)
 
 
 def _values(spec: InputSpec, rng: np.random.Generator, read_pt: PtReader | None) -> Values:
@@ -62,7 +60,7 @@ def _one(name: str | None, value: Any) -> Values:
 def _random(spec: Random, rng: np.random.Generator) -> Any:
     size = math.prod(spec.shape) * numpy_dtype(spec.dtype).itemsize
     too_large = InputError(f"a tensor of {size:,} bytes does not fit into memory", where=f"--input {spec}")
-    if size > _memory():
+    if size > memory():
         raise too_large
     try:
         return np.asarray(_draw(spec, rng)).astype(numpy_dtype(spec.dtype), copy=False)
@@ -86,20 +84,11 @@ def _draw(spec: Random, rng: np.random.Generator) -> Any:
     return (1 - share) * precision(spec.low) + share * precision(spec.high)
 
 
-def _memory() -> int:
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):  # Windows has no sysconf
-        return 1 << 40
-
-
 def _from_file(name: str | None, stored: Stored, read_pt: PtReader | None) -> Values:
     path = _regular(stored)
-    if path.suffix.lower() == ".npy":
-        value = _npy(path)
-    elif path.suffix.lower() == ".npz":
-        arrays = _npz(path, stored.key)
-        if name is None and stored.key is None:
+    if path.suffix.lower() in (".npy", ".npz"):
+        arrays = {n: _tensor(a, path) for n, a in read_arrays(path, stored.key).items() if not n.startswith(_NOTE)}
+        if name is None and stored.key is None and path.suffix.lower() == ".npz":
             return [], _named(arrays, path)
         value = _only(arrays, name, path)
     elif read_pt is None:
@@ -129,39 +118,7 @@ def _regular(stored: Stored) -> Path:
     return path
 
 
-def unreadable(path: Path, reason: str) -> InputError:
-    """Return the error for a file whose content is no array."""
-    return InputError(
-        f"{path.name} cannot be read: {reason}",
-        where=str(path),
-        next_step="save arrays with numpy.save or numpy.savez, tensors with torch.save",
-    )
-
-
-def _npy(path: Path) -> Any:
-    try:
-        # a memory map checks the header's claims against the file's size before any memory is taken
-        return _array(np.load(path, mmap_mode="r", allow_pickle=False), path)
-    except _DAMAGE as error:
-        raise unreadable(path, first_line(error)) from error
-
-
 _NOTE = "__"  # before what a recorded call gave, and what is noted of it
-
-
-def _npz(path: Path, key: str | None) -> dict[str, Any]:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            size = sum(member.file_size for member in archive.infolist())
-        if size > _memory():
-            raise unreadable(path, f"it unpacks to {size:,} bytes, more than the memory")
-        with np.load(path, allow_pickle=False) as arrays:
-            if key is not None and key not in arrays.files:
-                raise unreadable(path, f"it has no '{key}', only {', '.join(arrays.files) or 'nothing'}")
-            given = [n for n in arrays.files if not n.startswith(_NOTE)]
-            return {n: _array(arrays[n], path) for n in (given if key is None else [key])}
-    except (*_DAMAGE, zipfile.error, zlib.error, NotImplementedError, RuntimeError, KeyError, AttributeError) as error:
-        raise unreadable(path, first_line(error)) from error
 
 
 def _only(arrays: dict[str, Any], name: str | None, path: Path) -> Any:
@@ -174,54 +131,10 @@ def _only(arrays: dict[str, Any], name: str | None, path: Path) -> Any:
     )
 
 
-def _array(array: Any, path: Path) -> Any:
-    if not isinstance(array, np.ndarray) or array.dtype.name not in DTYPES:
-        raise unreadable(path, f"its dtype {getattr(array, 'dtype', type(array))} is none a tensor can have")
-    return np.array(array, dtype=array.dtype.newbyteorder("="), order="C")
-
-
-def _add(named: dict[tuple[str, ...], Any], parts: tuple[str, ...], value: Any) -> None:
-    name = ".".join(parts)
-    if parts in named:
-        raise InputError(f"input '{name}' is given twice", where=f"--input {name}=…")
-    for other in named:
-        short, long = sorted((other, parts), key=len)
-        if long[: len(short)] == short:
-            raise InputError(
-                f"'{'.'.join(short)}' is given as a whole and in part, as '{'.'.join(long)}'",
-                where=f"--input {name}=…",
-            )
-    named[parts] = value
-
-
-def _nest(named: Mapping[tuple[str, ...], Any]) -> dict[str, Any]:
-    tree: dict[str, Any] = {}
-    for parts, value in named.items():
-        branch = tree
-        for part in parts[:-1]:
-            branch = branch.setdefault(part, _Branch())
-        branch[parts[-1]] = value
-    return {name: _grown(value, name) for name, value in tree.items()}
-
-
-class _Branch(dict[str, Any]):
-    """A dict made here, not one that came as a value."""
-
-
-def _grown(value: Any, name: str) -> Any:
-    """Branches whose keys are all numbers become lists."""
-    if not isinstance(value, _Branch):
-        return value
-    grown = {key: _grown(item, f"{name}.{key}") for key, item in value.items()}
-    numbers = [key for key in grown if key.isdigit()]
-    if not numbers:
-        return grown
-    if sorted(numbers, key=int) != [str(i) for i in range(len(grown))]:
-        raise InputError(
-            f"the items of '{name}' are not numbered 0, 1, 2, …: {', '.join(grown)}",
-            where=f"--input {name}.…",
-        )
-    return [grown[str(i)] for i in range(len(grown))]
+def _tensor(array: Array, path: Path) -> Array:
+    if array.dtype.name not in DTYPES:
+        raise unreadable(path, f"its dtype {array.dtype} is none a tensor can have")
+    return np.asarray(array, dtype=array.dtype.newbyteorder("="), order="C")
 
 
 _EXAMPLE_SIZE = 2  # of a dimension that may vary

@@ -7,14 +7,11 @@ tensors were in; those are kept apart from the inputs by names no input has.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import os
 import re
-import threading
 import zipfile
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +19,8 @@ from typing import Any
 import numpy as np
 
 from torchport.errors import InputError, SaveError, first_line
+from torchport.files.filesystem import write_atomically
+from torchport.inputs.arrays import read_arrays, unreadable
 from torchport.tensors import Array, is_torch, to_numpy
 
 OUTPUT = "__output__."  # before the names of a recorded call's outputs
@@ -65,7 +64,7 @@ def read_samples(source: object) -> Iterator[Sample]:
 
     Example:
         >>> for sample in read_samples("samples/"):
-        ...     session.run(fit_inputs(sample, session.inputs))
+        ...     session.run(sample.arrays)
     """
     if isinstance(source, (str, os.PathLike)):
         return map(_read, _files(Path(source)))
@@ -100,27 +99,11 @@ def _natural(path: Path) -> list[tuple[int, str]]:
 
 
 def _read(path: Path) -> Sample:
-    """A file as a sample. Pickles, which run code when opened, are refused."""
+    arrays = read_arrays(path)
     try:
-        with open(path, "rb") as file:
-            _check_magic(file.read(6))
-            file.seek(0)
-            loaded = np.load(file, allow_pickle=False)
-            arrays = {"arr_0": loaded} if isinstance(loaded, np.ndarray) else {n: loaded[n] for n in loaded.files}
         return _sorted_out(path.name, arrays)
-    except (OSError, ValueError, EOFError, KeyError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
-        objects = re.search("pickle|object array", str(error), re.IGNORECASE)
-        why = "it holds Python objects" if objects else first_line(error)
-        raise InputError(
-            f"the sample '{path}' cannot be read: {why}",
-            next_step="save it again with np.savez(path, name=array), arrays of numbers only",
-        ) from error
-
-
-def _check_magic(start: bytes) -> None:
-    """Anything else numpy takes for a pickle, and says so, which leads astray."""
-    if not start.startswith((b"PK\x03\x04", b"PK\x05\x06", b"\x93NUMPY")):
-        raise ValueError("it is no file of numpy's" if start else "it is empty")
+    except (ValueError, KeyError, TypeError) as error:  # the notes of a recorded call, not as they were written
+        raise unreadable(path, first_line(error)) from error
 
 
 def _sorted_out(name: str, arrays: dict[str, Array]) -> Sample:
@@ -197,15 +180,8 @@ def save_sample(path: str | os.PathLike[str], arrays: Mapping[str, Array]) -> No
     Example:
         >>> save_sample("worst.npz", {"x": x})
     """
-    target = Path(path)
-    part = target.with_name(f".{target.name}.{os.getpid()}.{threading.get_ident()}.tmp")
-    try:
-        with contextlib.ExitStack() as undo:
-            undo.callback(part.unlink, missing_ok=True)
-            save_arrays(part, _saved(arrays))
-            os.replace(part, target)
-    except OSError as error:
-        raise SaveError(f"'{path}' cannot be written: {error.strerror or error}") from error
+    saved = _saved(arrays)
+    write_atomically(path, lambda part: save_arrays(part, saved))
 
 
 def save_call(path: str | os.PathLike[str], sample: Sample) -> None:

@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from torchport.engines.session import Session, open_session
 from torchport.errors import EngineError, InputError
+from torchport.inputs.binding import check_names
 from torchport.inputs.create import made_up
 from torchport.results import Dim, Finding, Proof, TensorInfo
 from torchport.tensors import Array, as_pairs
@@ -84,13 +85,7 @@ def prove_same(
 
 
 def _given(infos: Sequence[TensorInfo], inputs: Mapping[str, Array]) -> list[Array]:
-    missing = [i.name for i in infos if i.name not in inputs]
-    strange = [name for name in inputs if name not in {i.name for i in infos}]
-    if missing or strange:
-        what = f"no input '{strange[0]}'" if strange else f"an input '{missing[0]}', which is not given"
-        raise InputError(
-            f"the changed model has {what}", where=", ".join(map(str, infos)), next_step="give all, by their new names"
-        )
+    check_names(inputs, [i.name for i in infos], where=f"the changed model takes {', '.join(map(str, infos))}")
     return [np.asarray(inputs[i.name]) for i in infos]
 
 
