@@ -147,7 +147,7 @@ def _operators() -> list[Check]:
         return [_broken("library", str(error))]
     entries = library.registered()
     count = len({entry.name for entry in entries})
-    files = [_broken(one.name, one.reason) for one in library.left_out() if one.kind == "file"]
+    files = [_broken(one.name, one.reason) for one in library.broken_files()]
     lacking = _lacking("library", count, registration.left_out(entries))
     complete = Check("operators", "library", "ok", f"{count} operators, none left out")
     return [*files, *(lacking or [complete]), *_repairs()]

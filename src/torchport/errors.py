@@ -14,6 +14,8 @@
     │   └── EngineMissingError    the engine asked for is not installed
     └── RefusedError              the model was refused; the command line exits 1
         ├── CaptureError          no route could capture the model
+        │   └── FrozenSizeError   the capture fixed a dimension, or a number computed from one, to the example's
+        ├── MissingPartError      the installed torch or onnxscript lacks a private part that a feature needs
         ├── OpsetError            the model cannot be expressed in the opset asked for
         ├── EngineError           the engine refuses the model or fails while running it
         ├── RandomModelError      the model answers differently each time it is asked
@@ -151,6 +153,18 @@ class CaptureError(RefusedError):
     ) -> None:
         super().__init__(what, where=where, next_step=next_step)
         self.attempts = tuple(attempts)
+
+
+class FrozenSizeError(CaptureError):
+    """The capture fixed a dimension, or a number computed from one, to the example's."""
+
+
+class MissingPartError(RefusedError):
+    """The installed torch or onnxscript lacks a private part, so that a feature is off; `part` is its name."""
+
+    def __init__(self, what: str, *, part: str, where: str | None = None, next_step: str | None = None) -> None:
+        super().__init__(what, where=where, next_step=next_step)
+        self.part = part
 
 
 class OpsetError(RefusedError):

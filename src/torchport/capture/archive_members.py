@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import IO, Literal
 
 from torchport.errors import SourceError, UntrustedError, first_line
+from torchport.torch_compat.saved_files import archive_reader
 
 # torch stores members uncompressed: an honest archive unpacks to its own size, a re-packed one to a few times
 _GROWTH = 8
@@ -55,15 +56,13 @@ class Members:
             SourceError: it is broken, or Python's and torch's readers do not find the same members in it.
             UntrustedError: its members are not all in one folder.
         """
-        import torch
-
         self.path = path
         listed = check_zip(path)
         folder = listed[0].partition("/")[0] + "/" if listed else ""  # torch takes that of the first member
         if outside := [name for name in listed if not name.startswith(folder)]:
             raise self._odd(outside[0])
         try:
-            self._reader = torch._C.PyTorchFileReader(str(path))
+            self._reader = archive_reader(str(path))
             self.names: list[str] = self._reader.get_all_records()
         except (RuntimeError, UnicodeDecodeError) as error:
             raise self.broken(first_line(error)) from error

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.fx.experimental import proxy_tensor
 
 from torchport.operators import fake_shapes, symbolic
+from torchport.torch_compat.tracing import disable_proxy_modes_tracing
 
 USED = "autograd functions translated by their symbolic"
 
@@ -79,7 +79,7 @@ def _called(function: Function, plain: Callable[..., Any], arguments: Sequence[A
             full[place] = tensor
         return _listed(fake_shapes.inferred(plain, full, function.__name__))
 
-    with proxy_tensor.disable_proxy_modes_tracing():
+    with disable_proxy_modes_tracing():
         answer = fake_shapes.inferred(plain, list(arguments), function.__name__)
     key = (function, len(arguments), len(_listed(answer)), _as_key(rest), tuple(places))
     operator = _operators.get(key) if _as_key(rest) is not None else None

@@ -16,6 +16,8 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from torchport.torch_compat.saved_files import PROGRAM_FUNCTIONS
+
 _NAME = re.compile(r"\w*")
 _PATH = re.compile(r"[\w.\-]*")
 _PLAIN = re.compile(r"[^'\"\\\x00-\x1f\x7f-\x9f\u2028\u2029{}]*")
@@ -33,9 +35,8 @@ _PYTHON_OPERATORS = _words(
     _operator.pos _operator.mul _operator.add _operator.sub _operator.floordiv _operator.mod _operator.pow
     _operator.truediv _operator.and_ _operator.or_ _operator.lshift _operator.rshift _operator.getitem
     torch.sym_int torch.sym_float torch.sym_ite torch.sym_max torch.sym_min torch.sym_not torch.sym_sqrt
-    torch.sym_sum math.trunc math.ceil math.floor math.sqrt torch._C._set_grad_enabled
-    torch.amp.autocast_mode._enter_autocast torch.amp.autocast_mode._exit_autocast"""
-)
+    torch.sym_sum math.trunc math.ceil math.floor math.sqrt"""
+).union(PROGRAM_FUNCTIONS)
 
 _POWERS = _words("Pow PowByNatural FloatPow LShift")
 _FUNCTIONS = _POWERS | _words(

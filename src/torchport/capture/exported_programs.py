@@ -27,7 +27,8 @@ from torchport.capture.archive_members import Members, check_zip
 from torchport.capture.exported_program_text import Refusal, check_plain, check_program
 from torchport.capture.operator_safety import program_operator_problem
 from torchport.capture.pytorch_files import load_weights, only_weights, quiet
-from torchport.errors import SourceError, UntrustedError, first_line
+from torchport.errors import MissingPartError, SourceError, UntrustedError, first_line
+from torchport.torch_compat import saved_files
 
 _MODEL = "models/model.json"
 _SAMPLES = "data/sample_inputs/model.pt"
@@ -85,12 +86,10 @@ def vet(path: Path) -> None:
 
 def _record(archive: Members, name: str, kind: str) -> Any:
     """Return the JSON member `name` as the class `kind` of torch's schema."""
-    from torch._export.serde import schema, serialize
-
     try:
         fields = json.loads(archive.read(name))
-        return serialize._dict_to_dataclass(getattr(schema, kind), fields)  # type: ignore[no-untyped-call,unused-ignore]
-    except SourceError:
+        return saved_files.program_record(kind, fields)
+    except (SourceError, MissingPartError):
         raise
     except Exception as error:
         raise archive.broken(f"{name} cannot be read ({first_line(error)})") from error
@@ -194,14 +193,14 @@ def _keys(value: object) -> Iterator[str]:
 
 def _open(path: Path, *, trust: bool) -> Any:
     import torch
-    from torch.export.pt2_archive import _package
 
     try:
         with quiet():
             if trust:
                 return torch.export.load(str(path))
-            # not torch.export.load: on a failure it would go on to try the layout that is all pickles
-            return _package.load_pt2(str(path)).exported_programs["model"]
+            return saved_files.load_program(str(path))
+    except MissingPartError:
+        raise
     except Exception as error:
         raise SourceError(
             f"{path.name} cannot be opened as an exported program: {first_line(error)}",

@@ -25,10 +25,7 @@ import torch
 
 from torchport.capture.source_lines import Site, is_user_file, line_of_frame, site_of_stack
 from torchport.results import Dim
-from torchport.torch_compat.shape_env import other_at_one
-
-_SHAPES = "torch.fx.experimental.symbolic_shapes"
-_TRACE = "torch.__trace"  # with any handler at all, torch writes down every step for it
+from torchport.torch_compat.shape_env import guard_log, is_truth_of_number, other_at_one, watch_conditions
 
 
 class _Guards(logging.Handler):
@@ -52,25 +49,9 @@ class _Guards(logging.Handler):
 @contextmanager
 def watch_guards() -> Iterator[list[Guard]]:
     """Collect the guards on sizes that torch.export adds, each with the user's line. All else torch logs is dropped."""
-    names = [n for n in logging.root.manager.loggerDict if n == "torch" or n.startswith("torch.")]
-    loggers = [logging.getLogger(n) for n in {*names, "torch", _SHAPES}]
-    saved = [(g, g.handlers[:], g.level, g.propagate) for g in loggers]
-    disabled = logging.root.manager.disable
     handler = _Guards()
-    for logger in loggers:
-        logger.handlers = [logging.NullHandler()] if logger.name != _TRACE else []
-        logger.propagate = False
-    shapes = logging.getLogger(_SHAPES)
-    shapes.handlers = [handler]
-    shapes.setLevel(logging.INFO)
-    logging.disable(logging.NOTSET)
-    try:
+    with guard_log(handler):
         yield handler.guards
-    finally:
-        logging.disable(disabled)
-        for logger, handlers, level, propagate in saved:
-            logger.handlers, logger.propagate = handlers, propagate
-            logger.setLevel(level)
 
 
 _MOST = 10  # sizes asked for, however many guards there are
@@ -181,25 +162,19 @@ def _moves(dims: Sequence[Dim], numbers: Sequence[int], example: Mapping[str, in
 def watch_ones() -> Iterator[list[Guard]]:
     """Collect such conditions as guards, each with the user's line, while a model is captured."""
     found: list[Guard] = []
-    plain = torch.SymBool.__bool__
 
-    def ask(asked: torch.SymBool) -> bool:
-        answer = plain(asked)
-        frame = _asking(sys._getframe(1))
-        if is_user_file(frame.f_code.co_filename) and other_at_one(asked):
-            text = str(asked.node.expr) if answer else f"Not({asked.node.expr})"
+    def decided(condition: torch.SymBool, answer: bool) -> None:
+        frame = _asking(sys._getframe(2))
+        if is_user_file(frame.f_code.co_filename) and other_at_one(condition):
+            text = str(condition.node.expr) if answer else f"Not({condition.node.expr})"
             guard = Guard(text, line_of_frame(frame), site_of_stack(frame))
             if guard not in found:
                 found.append(guard)
-        return answer
 
-    torch.SymBool.__bool__ = ask  # type: ignore[method-assign]
-    try:
+    with watch_conditions(decided):
         yield found
-    finally:
-        torch.SymBool.__bool__ = plain  # type: ignore[method-assign]
 
 
 def _asking(frame: FrameType) -> FrameType:
     """Where a condition is asked; the truth of a number is one that torch asks for it."""
-    return frame.f_back if frame.f_code is torch.SymInt.__bool__.__code__ and frame.f_back else frame
+    return frame.f_back if is_truth_of_number(frame) and frame.f_back else frame

@@ -20,6 +20,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from torchport.torch_compat import saved_files
+
 
 def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
@@ -113,24 +115,22 @@ def script_operator_problem(name: str) -> str:
 
 
 def _script_schemas(name: str) -> Sequence[Any]:
-    import torch
-
     if not _OPERATOR.fullmatch(name):
         return ()
-    schemas: Sequence[Any] = torch._C._jit_get_schemas_for_operator(name)
+    schemas: Sequence[Any] = saved_files.script_schemas(name)
     return schemas
 
 
 def program_operator_problem(operator: Any) -> str:
     """Return why a saved program may not call the operator, as found in `torch.ops`; empty if it may."""
-    import torch
+    from torchport.torch_compat import registries
 
-    if isinstance(operator, torch._ops.HigherOrderOperator):
+    if saved_files.is_higher_order(operator):
         known = operator.name() in _HIGHER_ORDER
         return "" if known else "is not known to run only what is in the program"
-    if not isinstance(operator, torch._ops.OpOverload):
+    if not registries.is_overload(operator):
         return "is no operator"
-    return _problem(str(operator._schema.name), [operator._schema])
+    return _problem(str(registries.schema(operator).name), [registries.schema(operator)])
 
 
 def _problem(name: str, schemas: Sequence[Any]) -> str:

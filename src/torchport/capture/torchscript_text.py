@@ -27,6 +27,7 @@ from torchport.capture.operator_safety import (
     may_use_class,
     script_operator_problem,
 )
+from torchport.torch_compat.saved_files import PICKLED_FUNCTIONS
 
 
 def _words(text: str) -> frozenset[str]:
@@ -68,11 +69,7 @@ _BUILT_IN = _FORMS | _TYPES | _FUNCTIONS
 _MADE_OF_DATA = frozenset(
     f"{module} {name}"
     for module, names in {
-        "torch": "Tensor device",
-        "torch._utils": "_rebuild_tensor_v2 _rebuild_qtensor _rebuild_sparse_tensor",
-        "torch._tensor": "_rebuild_from_type_v2",
-        "torch.jit._pickle": "build_intlist build_tensorlist build_doublelist build_boollist build_tensor_from_id "
-        "restore_type_tag",
+        **PICKLED_FUNCTIONS,
         "builtins": "complex",
         "collections": "OrderedDict",
     }.items()

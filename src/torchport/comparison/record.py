@@ -22,6 +22,7 @@ import torch
 
 from torchport.comparison.recorded_calls import Begun, SavedCalls, unwrapped
 from torchport.errors import InputError, SourceError, did_you_mean
+from torchport.torch_compat.parts import patched
 
 
 @contextlib.contextmanager
@@ -144,18 +145,17 @@ class _Watch:
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
         """Hooks will not do: torch's global ones do not see keyword arguments, and warn about compiled models."""
-        plain = torch.nn.Module.__call__
 
-        def call(module: Any, /, *args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or getattr(self._here, "inside", False) or not self._is_meant(module):
-                return plain(module, *args, **kwargs)
-            return self._watched(plain, module, args, kwargs)
+        def watched(plain: Any) -> Any:
+            def call(module: Any, /, *args: Any, **kwargs: Any) -> Any:
+                if torch.compiler.is_compiling() or getattr(self._here, "inside", False) or not self._is_meant(module):
+                    return plain(module, *args, **kwargs)
+                return self._watched(plain, module, args, kwargs)
 
-        torch.nn.Module.__call__ = call  # type: ignore[method-assign]
-        try:
+            return call
+
+        with patched("Module.__call__", watched):
             yield
-        finally:
-            torch.nn.Module.__call__ = plain  # type: ignore[method-assign]
 
     def _watched(self, plain: Any, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._here.inside = True

@@ -14,7 +14,6 @@ from typing import Any
 
 import onnx_ir as ir
 import torch
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from torchport.comparison.divergence import Region
 from torchport.comparison.intermediates import Layered
@@ -27,6 +26,7 @@ from torchport.irtools.metadata import origin_of
 from torchport.numerics.check import glance
 from torchport.numerics.tolerance import Tolerance
 from torchport.tensors import Array, to_numpy
+from torchport.torch_compat.tracing import tree_flatten, tree_unflatten
 
 _HELD = 3  # times its weights is what exporting a module takes
 

@@ -16,10 +16,12 @@ from typing import Any
 
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from torchport.capture.source_lines import is_user_file, place
+from torchport.torch_compat.parts import part
+from torchport.torch_compat.tracing import tree_leaves
+
+TorchDispatchMode: Any = part("TorchDispatchMode")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -29,6 +29,7 @@ from torchport.irtools.types import tensor_infos
 from torchport.opset import convert as opsets
 from torchport.process import silence
 from torchport.results import Attempt, Exported, Finding, Proof
+from torchport.torch_compat import parts
 from torchport.verification import cases
 from torchport.verification.equivalence import candidate
 
@@ -81,6 +82,7 @@ class Attempts:
         self.errors: list[RefusedError] = []
         self.unproven: list[Tried] = []
         self.challenges: list[Challenge] = []
+        self.features_off: list[Finding] = []
         self.request = Request(
             job.call,
             job.capture_tensors(),
@@ -95,6 +97,10 @@ class Attempts:
         )
 
     def run(self, routes: Sequence[str], *, allow_unproven: bool) -> Tried:
+        with parts.noted() as self.features_off:
+            return self._run(routes, allow_unproven=allow_unproven)
+
+    def _run(self, routes: Sequence[str], *, allow_unproven: bool) -> Tried:
         for route in routes:
             started = time.perf_counter()
             self.job.say(f"route {route}: capturing")
@@ -206,7 +212,10 @@ class Attempts:
             proof=best.proof,
             inputs=tensor_infos(best.model.graph.inputs),
             outputs=tensor_infos(best.model.graph.outputs),
-            findings=(*self.job.findings, *best.findings, *findings, *self._ignored_names(best.model)),
+            findings=(
+                *(*self.job.findings, *best.findings, *findings, *self._ignored_names(best.model)),
+                *self.features_off,
+            ),
             path=path,
             opset=best.model.opset_imports.get("", 0),
             proven=proven,

@@ -119,7 +119,7 @@ def _lost(program: torch.export.ExportedProgram) -> dict[str, tuple[str, ...]]:
     whole, table = export.mapped(program, _OPSET, flow_translations(), Lowerings())
     apart = {op: f for op, f in registries.decomposition_table().items() if op not in table}
     decomposed = whole.run_decompositions(apart)
-    known = {_name(op) for op in table if hasattr(op, "_schema")}
+    known = {_name(op) for op in table if registries.is_overload(op)}
     found: dict[str, list[str]] = {}
     for node in _calls(decomposed.graph_module):
         name = _name(node.target)
@@ -146,5 +146,5 @@ def _calls(module: torch.nn.Module) -> Iterator[torch.fx.Node]:
 
 
 def _name(operator: Any) -> str:
-    schema = operator._schema
+    schema = registries.schema(operator)
     return f"{schema.name}.{schema.overload_name or 'default'}"

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from torchport.conversion.export import export
 from torchport.engines.session import Session, open_session
@@ -19,6 +18,7 @@ from torchport.numerics.check import check_output
 from torchport.numerics.tolerance import tolerance
 from torchport.operators.definition import Operator
 from torchport.tensors import dtype_name, to_numpy
+from torchport.torch_compat.tracing import tree_flatten, tree_leaves, tree_unflatten
 
 _ROUNDS = 5
 
@@ -64,7 +64,7 @@ def test(operator: Operator) -> list[Trial]:
 def _trial(operator: Operator, sample: tuple[Any, ...], way: str, changes: dict[str, Any]) -> Trial:
     module, tensors = _module(operator, sample)
     with torch.no_grad():
-        wanted = [to_numpy(t.contiguous()) for t in pytree.tree_leaves(module(*tensors))]
+        wanted = [to_numpy(t.contiguous()) for t in tree_leaves(module(*tensors))]
     torch_seconds = _timed(lambda: module(*tensors))
     try:
         with _changed(operator, changes):
@@ -100,7 +100,7 @@ class _changed:  # noqa: N801 - used as a statement
 
 def _module(operator: Operator, sample: tuple[Any, ...]) -> tuple[torch.nn.Module, list[torch.Tensor]]:
     """A model of nothing but the operator; tensors are its inputs, the rest is fixed."""
-    leaves, form = pytree.tree_flatten(list(sample))
+    leaves, form = tree_flatten(list(sample))
     places = [n for n, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
 
     class Alone(torch.nn.Module):
@@ -108,7 +108,7 @@ def _module(operator: Operator, sample: tuple[Any, ...]) -> tuple[torch.nn.Modul
             full = list(leaves)
             for place, tensor in zip(places, tensors, strict=True):
                 full[place] = tensor
-            return operator(*pytree.tree_unflatten(full, form))
+            return operator(*tree_unflatten(full, form))
 
     return Alone(), [leaves[n] for n in places]
 

@@ -120,7 +120,7 @@ def missing() -> list[str]:
 
 def mappings_of(operator: Any) -> list[Mapping]:
     """The ways of one overload, ``torch.ops.aten.add.Tensor`` say, the one that is taken first."""
-    name, overload = operator._schema.name, operator._schema.overload_name or "default"
+    name, overload = registries.schema(operator).name, registries.schema(operator).overload_name or "default"
     return [m for m in _mappings(name) if m.overload in (overload, "any")]
 
 
@@ -151,7 +151,7 @@ def _is_plain(name: str) -> bool:
 
 
 def _torch_operator(name: str) -> TorchOperator:
-    schemas = tuple(str(o._schema) for o in registries.overloads(name).values())
+    schemas = tuple(str(registries.schema(o)) for o in registries.overloads(name).values())
     ways = _mappings(name)
     return TorchOperator(name, schemas, tuple(_calls(name)), ways, () if ways else alternatives(name))
 
@@ -175,10 +175,10 @@ def _calls(name: str) -> Iterator[str]:
 def _mappings(name: str) -> tuple[Mapping, ...]:
     """The user's first."""
     found: list[Mapping] = []
-    composed = {op: f for op, f in composition.compositions().items() if op._schema.name == name}
+    composed = {op: f for op, f in composition.compositions().items() if registries.schema(op).name == name}
     for operator, function in composed.items():
         where = registries.written(function).where
-        found.append(Mapping(operator._schema.overload_name or "default", _MODERN, "composed", where=where))
+        found.append(Mapping(registries.schema(operator).overload_name or "default", _MODERN, "composed", where=where))
     for since, function in symbolic.registered(name).items():
         one = registries.written(function, since)
         found += [
@@ -240,7 +240,10 @@ def _torch_users(name: str) -> Iterator[str]:
     """aten operators one of whose mappings ends in an ONNX operator."""
     ours, composed = _ours()
     written = [
-        (str(op._schema.name), w) for table in (ours, composed) for op, w in table.items() if hasattr(op, "_schema")
+        (str(registries.schema(op).name), w)
+        for table in (ours, composed)
+        for op, w in table.items()
+        if registries.is_overload(op)
     ]
     for key in registries.modern_names():
         written += [(key.partition(".")[0], w) for w in registries.modern(key)]

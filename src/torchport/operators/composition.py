@@ -96,10 +96,10 @@ def operator_calls(module: torch.nn.Module) -> Iterator[torch.fx.Node]:
     """Every call of an operator, in branches and loops too."""
     for part in module.modules():
         if isinstance(part, torch.fx.GraphModule):
-            yield from (n for n in part.graph.nodes if n.op == "call_function" and hasattr(n.target, "_schema"))
+            yield from (n for n in part.graph.nodes if n.op == "call_function" and registries.is_overload(n.target))
 
 
 def _name(operator: Any) -> str:
     """With its overload, and the same for the form that writes in place."""
-    schema = operator._schema
+    schema = registries.schema(operator)
     return f"{schema.name.removesuffix('_')}.{schema.overload_name}"

@@ -152,11 +152,11 @@ class Operator:
 
     @property
     def schema(self) -> str:
-        return str(self.overload._schema)
+        return str(registries.schema(self.overload))
 
     @property
     def arguments(self) -> list[Any]:
-        return list(self.overload._schema.arguments)
+        return list(registries.schema(self.overload).arguments)
 
     def shape(self, function: Function) -> Function:
         """Say the outputs' shapes and types: takes the operator's arguments, gives empty tensors.
@@ -215,7 +215,7 @@ class Operator:
 
     def _check_is_a_node(self) -> None:
         """A node has as many outputs for every call, and of its inputs only the last may be a list."""
-        if any("List" in str(r.type) for r in self.overload._schema.returns):
+        if any("List" in str(r.type) for r in registries.schema(self.overload).returns):
             raise OptionError(
                 f"{self.name} gives a list of tensors; a node of ONNX has the same outputs in every call",
                 next_step="give a tuple: -> tuple[Tensor, Tensor]; or leave the node out, and it is traced through",

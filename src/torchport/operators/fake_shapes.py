@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from torchport.errors import CaptureError
+from torchport.torch_compat import registries
+from torchport.torch_compat.tracing import real_tensors, tree_flatten, tree_leaves, tree_structure, tree_unflatten
 
 
 def inferred(function: Callable[..., Any], arguments: Sequence[Any], name: str) -> Any:
@@ -24,9 +25,7 @@ def inferred(function: Callable[..., Any], arguments: Sequence[Any], name: str) 
         arguments: with fake tensors, whose sizes may be symbolic.
         name: for the error when the shapes cannot be told.
     """
-    if isinstance(
-        function, torch._ops.OpOverload
-    ):  # an operator of C++ cannot take fake tensors: it came here for that
+    if registries.is_overload(function):  # an operator of C++ cannot take fake tensors: it came here for that
         why = CaptureError(f"{name} has no shape function, and does not run on random numbers")
         return _by_runs(function, arguments, name, why)
     try:
@@ -36,7 +35,7 @@ def inferred(function: Callable[..., Any], arguments: Sequence[Any], name: str) 
 
 
 def _by_runs(function: Callable[..., Any], arguments: Sequence[Any], name: str, error: Exception) -> Any:
-    leaves, form = pytree.tree_flatten(list(arguments))
+    leaves, form = tree_flatten(list(arguments))
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     if not tensors:
         raise error
@@ -44,10 +43,10 @@ def _by_runs(function: Callable[..., Any], arguments: Sequence[Any], name: str, 
 
     def run(sizes: dict[str, int]) -> list[Any]:
         given = [_random(leaf, sizes) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
-        return pytree.tree_leaves(function(*pytree.tree_unflatten(given, form)))
+        return tree_leaves(function(*tree_unflatten(given, form)))
 
     hints = {text: int(s.node.hint) for text, s in symbols.items()}
-    with _real():
+    with real_tensors():
         try:
             example = run(hints)
         except Exception:  # noqa: BLE001 - it does not run on real tensors either: the first one says more
@@ -57,9 +56,9 @@ def _by_runs(function: Callable[..., Any], arguments: Sequence[Any], name: str, 
     for place, given in enumerate(example):
         sizes = [_sum(size, slopes.get((place, axis), {}), symbols, hints) for axis, size in enumerate(given.shape)]
         outputs.append(tensors[0].new_empty(sizes, dtype=given.dtype))
-    with _real():
-        structure = pytree.tree_structure(function(*pytree.tree_unflatten([_sized(v, hints) for v in leaves], form)))
-    return pytree.tree_unflatten(outputs, structure)
+    with real_tensors():
+        structure = tree_structure(function(*tree_unflatten([_sized(v, hints) for v in leaves], form)))
+    return tree_unflatten(outputs, structure)
 
 
 def _slopes(
@@ -98,13 +97,6 @@ def _sum(size: int, slopes: dict[str, int], symbols: dict[str, Any], hints: dict
     for text, slope in slopes.items():
         total = symbols[text] * slope + total
     return total
-
-
-def _real() -> Any:
-    """Outside of the capture: tensors made here have numbers."""
-    from torch._subclasses.fake_tensor import unset_fake_temporarily
-
-    return unset_fake_temporarily()
 
 
 def _sized(leaf: Any, sizes: dict[str, int]) -> Any:

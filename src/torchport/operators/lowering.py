@@ -22,6 +22,7 @@ from torchport.errors import CaptureError, first_line
 from torchport.operators import definition, symbolic
 from torchport.operators.definition import Operator
 from torchport.operators.symbolic import _registered
+from torchport.torch_compat import registries
 
 Identifier = tuple[str, str, str]
 
@@ -52,7 +53,7 @@ class Lowerings:
         inputs, attributes = _parts(op, given)
         domain, _, kind = op.node_name.partition("::")
         overload = "" if op.lowering is None else self._body(op, domain, kind, given)
-        outputs = len(op.overload._schema.returns)
+        outputs = len(registries.schema(op.overload).returns)
         made = symbolic.Graph().op(op.node_name, *inputs, outputs=outputs, overload=overload, **attributes)
         values = [v.value for v in (made if outputs > 1 else (made,))]
         for value in values:
@@ -105,7 +106,7 @@ def for_torchscript(op: Operator) -> Callable[..., Any]:
             return _written_out(op, g, plain_given)
         inputs, attributes = _parts(op, plain_given)
         plain = {k: list(v.value) if isinstance(v, ir.Attr) else v for k, v in attributes.items()}  # empty lists
-        return g.op(op.node_name, *inputs, outputs=len(op.overload._schema.returns), **plain)
+        return g.op(op.node_name, *inputs, outputs=len(registries.schema(op.overload).returns), **plain)
 
     return build
 

@@ -99,11 +99,6 @@ def registered_in(module: str) -> tuple[Registered, ...]:
     return tuple(_registered.get(module, ()))
 
 
-def registered_as(kind: Kind) -> tuple[Registered, ...]:
-    """Return the registrations of a kind in the modules that are loaded."""
-    return tuple(entry for entries in _registered.values() for entry in entries if entry.kind == kind)
-
-
 def found(entries: Iterable[Registered]) -> dict[Any, Callable[..., Any]]:
     """Return the operators of registrations with their functions, without those that are not there."""
     operators = ((operator_of(entry), entry.function) for entry in entries)

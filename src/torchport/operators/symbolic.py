@@ -25,7 +25,7 @@ import onnx.defs
 import onnx_ir as ir
 import torch
 
-from torchport.errors import OptionError
+from torchport.errors import CaptureError, OptionError
 from torchport.irtools import types
 from torchport.operators import pytorch_calls
 from torchport.torch_compat import registries
@@ -100,8 +100,8 @@ def translation(operator: Any, function: Symbolic) -> Callable[..., Any]:
 
 def by_arguments(operator: Any, function: Callable[[list[Any]], Any]) -> Callable[..., Any]:
     """A translation from a function of all arguments in the order of the schema."""
-    names = [a.name for a in operator._schema.arguments]
-    defaults = {a.name: a.default_value for a in operator._schema.arguments if a.has_default_value()}
+    names = [a.name for a in registries.schema(operator).arguments]
+    defaults = {a.name: a.default_value for a in registries.schema(operator).arguments if a.has_default_value()}
 
     def translate(*args: Any, **kwargs: Any) -> Any:
         given = {**defaults, **dict(zip(names, args, strict=False)), **kwargs}
@@ -271,7 +271,7 @@ def _recorder() -> Any:
 
     recorder = evaluator.default()
     if not hasattr(recorder, "nodes"):
-        raise registries.RegistryError("a symbolic was called outside of an export")
+        raise CaptureError("a symbolic was called outside of an export")
     return recorder
 
 

@@ -1,10 +1,9 @@
-"""Patches of torch.onnx and onnxscript that hold while a program is translated."""
+"""Patches of torch.onnx and onnxscript that hold while a program is translated. A patch of a part that is not there is
+left out, and the export gets a finding."""
 
 from __future__ import annotations
 
 import contextlib
-import importlib
-import inspect
 import math
 import types
 from collections.abc import Iterator
@@ -12,11 +11,27 @@ from typing import Any
 
 import onnx_ir as ir
 import torch
-from onnxscript.rewriter import _basics, _matcher as matcher_module
-from onnxscript.rewriter._matcher import SimplePatternMatcher
-from torch.onnx._internal.fx.passes import type_promotion
 
-from torchport.errors import CaptureError
+from torchport.torch_compat.parts import has, part, patched
+
+
+def call_op(*args: Any, **kwargs: Any) -> Any:
+    """Build a node with graphs as attributes: ``call_op("Loop", ..., _num_outputs=2, body=graph)``."""
+    return part("call_op")(*args, **kwargs)
+
+
+def lift_constants(program: torch.export.ExportedProgram) -> None:
+    """Make inputs of the tensors that the program's graph holds as attributes, in place."""
+    module, constants = program.graph_module, part("ConstantAttrMap")()
+    program.constants.update(part("lift_constants_pass")(module, program.graph_signature, constants))
+
+
+@contextlib.contextmanager
+def translation_patches() -> Iterator[None]:
+    """Hold while a program is translated."""
+    with exact_constants(), half_reductions(), quick_patterns():
+        yield
+
 
 # Numbers that torch.onnx and its optimizer do not take exactly.
 #
@@ -34,35 +49,15 @@ from torchport.errors import CaptureError
 # way to say how numbers become constants; read in torch 2.13), `_match_constant` in onnxscript/rewriter/_matcher.py,
 # the rules in onnxscript/rewriter/rules/common.
 
-_matcher: Any = matcher_module
-
 
 @contextlib.contextmanager
 def exact_constants() -> Iterator[None]:
-    own = _matcher.math
-    _matcher.math = _Exact()
-    recorder = _recorder()
-    call = recorder._call_op
-    recorder._call_op = _with_exact_casts(call)
-    try:
+    with contextlib.ExitStack() as stack:
+        if has("matcher_math"):
+            stack.enter_context(patched("matcher_math", lambda math: _Exact()))
+        if has("_call_op"):
+            stack.enter_context(patched("_call_op", _with_exact_casts))
         yield
-    finally:
-        _matcher.math = own
-        recorder._call_op = call
-
-
-def _recorder() -> Any:
-    try:
-        recorder = importlib.import_module("torch.onnx._internal.exporter._building").OpRecorder
-        parameters = [*inspect.signature(recorder._call_op).parameters]
-    except (ImportError, AttributeError):
-        parameters = []
-    if parameters[1:3] != ["op_signature", "named_inputs"]:
-        raise CaptureError(
-            f"torch {torch.__version__} turns numbers into constants elsewhere than torch 2.13",
-            next_step="use the torch of constraints.txt",
-        )
-    return recorder
 
 
 def _with_exact_casts(call: Any) -> Any:
@@ -94,27 +89,23 @@ class _Exact(types.ModuleType):
 # torch's translation casts their input to float32, as PyTorch computes in it, and forgets to cast the answer back. It
 # is left in its type here: ONNX has these operators in half precision, and engines add up in float32 all the same.
 
-_RULES = (type_promotion.ReductionTypePromotionRule, type_promotion.SumLikeReductionTypePromotionRule)
+_RULES = ("ReductionTypePromotionRule", "SumLikeReductionTypePromotionRule")
 
 
 @contextlib.contextmanager
 def half_reductions() -> Iterator[None]:
-    """Hold while a program is translated."""
-    saved = [rule.preview_type_promotion for rule in _RULES]
-    for rule, own in zip(_RULES, saved, strict=True):
-        rule.preview_type_promotion = _keeping(own)  # type: ignore[method-assign]
-    try:
+    with contextlib.ExitStack() as stack:
+        if has("TypePromotionSnapshot", *_RULES):
+            for rule in _RULES:
+                stack.enter_context(patched(rule, _keeping))
         yield
-    finally:
-        for rule, own in zip(_RULES, saved, strict=True):
-            rule.preview_type_promotion = own  # type: ignore[method-assign]
 
 
 def _keeping(own: Any) -> Any:
     def preview(rule: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         found = own(rule, args, kwargs)
         if args[0].dtype in (torch.float16, torch.bfloat16) and kwargs.get("dtype") is None:
-            return type_promotion.TypePromotionSnapshot({0: args[0].dtype}, {}, found.out_dtype)
+            return part("TypePromotionSnapshot")({0: args[0].dtype}, {}, found.out_dtype)
         return found
 
     return preview
@@ -131,18 +122,18 @@ def _keeping(own: Any) -> Any:
 
 @contextlib.contextmanager
 def quick_patterns() -> Iterator[None]:
-    """Hold while a program is translated."""
-    matchers: Any = SimplePatternMatcher
-    own = matchers.match
+    if not has("match", "MatchResult"):
+        yield
+        return
+    with patched("match", _with_check_of_operator):
+        yield
 
+
+def _with_check_of_operator(own: Any) -> Any:
     def match(matcher: Any, model: ir.Model, graph: ir.Graph | ir.Function, node: ir.Node, **options: Any) -> Any:
         wanted = matcher.pattern.output_nodes[0]._op_identifier  # domain, operator, overload; None if it may be several
         if wanted is not None and wanted[1] != node.op_type:
-            return _basics.MatchResult().fail("another operator", node)
+            return part("MatchResult")().fail("another operator", node)
         return own(matcher, model, graph, node, **options)
 
-    matchers.match = match
-    try:
-        yield
-    finally:
-        matchers.match = own
+    return match

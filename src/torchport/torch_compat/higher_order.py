@@ -17,13 +17,23 @@ from typing import Any
 
 import onnx_ir as ir
 import torch
-from torch._C import DispatchKey
-from torch._higher_order_ops.utils import autograd_not_implemented, reenter_make_fx, unique_graph_id
-from torch._ops import HigherOrderOperator
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode, disable_proxy_modes_tracing, track_tensor_tree
-from torch.fx.experimental.symbolic_shapes import statically_known_true
-from torch.utils import _pytree as pytree
+
+from torchport.torch_compat import tracing
+from torchport.torch_compat.exporter import call_op
+from torchport.torch_compat.parts import part
+from torchport.torch_compat.shape_env import fresh_size, statically_known_true
+from torchport.torch_compat.tracing import disable_proxy_modes_tracing, fake_mode
+
+# At import: where one is missing, this module cannot be imported, and the route `rewrite` is off.
+DispatchKey: Any = part("DispatchKey")
+HigherOrderOperator: Any = part("HigherOrderOperator")
+FakeTensorMode: Any = part("FakeTensorMode")
+ProxyTorchDispatchMode: Any = part("ProxyTorchDispatchMode")
+autograd_not_implemented: Any = part("autograd_not_implemented")
+reenter_make_fx: Any = part("reenter_make_fx")
+track_tensor_tree: Any = part("track_tensor_tree")
+unique_graph_id: Any = part("unique_graph_id")
+part("ShapeEnv")
 
 Sizes = Sequence[Sequence[int]]
 _GRAPH = "torchport_graph"
@@ -131,7 +141,7 @@ def _recorded(
     for kind, graph in graphs.items():
         _, name = unique_graph_id(mode, prefix=f"{kind}_graph")
         mode.tracer.root.register_module(name, graph)
-    proxies = pytree.tree_map(mode.tracer.unwrap_proxy, arguments)
+    proxies = tracing.tree_map(mode.tracer.unwrap_proxy, arguments)
     proxy = mode.tracer.create_proxy("call_function", operator, proxies, {}, name=operator._name)
     with disable_proxy_modes_tracing(), fake_mode():
         results = outputs()
@@ -183,14 +193,6 @@ def _forgotten(value: torch.Tensor, axes: Sequence[int]) -> torch.Tensor:
     return torch.empty(sizes, dtype=value.dtype, device=value.device)
 
 
-def fresh_size() -> torch.SymInt:
-    """A size nothing is known of but that it is one."""
-    mode = fake_mode()
-    size: torch.SymInt = mode.shape_env.create_unbacked_symint()
-    torch._check(size >= 0)
-    return size
-
-
 def known_symbols() -> set[Any]:
     """Every size there is a name for by now."""
     return set(fake_mode().shape_env.var_to_range)
@@ -227,13 +229,6 @@ def apart() -> Iterator[None]:
             env.divisible = {e for e in env.divisible if e in divisible or not e.free_symbols & known}
             env._replacements_version_counter += 1
             env._version_counter += 1
-
-
-def fake_mode() -> Any:
-    """The mode in which torch.export runs the model, with its sizes."""
-    mode = torch._guards.detect_fake_mode()
-    assert mode is not None, "only under torch.export"
-    return mode
 
 
 @loop.py_impl(DispatchKey.CompositeExplicitAutograd)
@@ -304,9 +299,7 @@ def translations() -> dict[Any, Callable[..., Any]]:
 
 def _translate_choice(test: Any, then: Any, otherwise: Any, inputs: Sequence[Any]) -> Any:
     """ONNX's If, each branch a call of its function."""
-    from torch.onnx._internal.exporter._torchlib.ops.hop import call_op
-
-    given = _values(inputs, call_op)
+    given = _values(inputs)
     branches = [_called(function, given) for function in (then, otherwise)]
     graphs = [
         ir.Graph((), call.outputs, nodes=[call], name=function.name)
@@ -327,17 +320,15 @@ def _translate_loop(
     trip: Any, start: Any, body: Any, carried: Sequence[Any], extra: Sequence[Any], changing: Any, stops: bool
 ) -> Any:
     """ONNX's Loop around a call of the body."""
-    from torch.onnx._internal.exporter._torchlib.ops.hop import call_op
-
     number = ir.Value(name=f"round_{body.name}", shape=ir.Shape([]), type=ir.TensorType(ir.DataType.INT64))
     going = ir.Value(name=f"going_{body.name}", shape=ir.Shape([]), type=ir.TensorType(ir.DataType.BOOL))
     inner = [
         ir.Value(name=f"{value.name}_in_{body.name}", type=value.type, shape=_inner_shape(value, axes))
         for value, axes in zip(carried, changing, strict=True)
     ]
-    call = _called(body, [number, *inner, *_values(extra, call_op)])
+    call = _called(body, [number, *inner, *_values(extra)])
     graph = ir.Graph([number, going, *inner], call.outputs, nodes=[call], name=f"{body.name}_round")
-    (limit,) = _values([trip], call_op)
+    (limit,) = _values([trip])
     return call_op("Loop", limit, start, *carried, _num_outputs=len(call.outputs) - 1, body=graph)
 
 
@@ -347,7 +338,7 @@ def _inner_shape(value: ir.Value, axes: Sequence[int]) -> ir.Shape | None:
     return ir.Shape([None if axis in axes else size for axis, size in enumerate(value.shape)])
 
 
-def _values(given: Sequence[Any], call_op: Any) -> list[ir.Value | None]:
+def _values(given: Sequence[Any]) -> list[ir.Value | None]:
     """Plain numbers as constants."""
     return [
         call_op("Constant", value=ir.tensor(v, dtype=ir.DataType.INT64))[0] if isinstance(v, int) else v for v in given

@@ -1,7 +1,6 @@
 """What torch knows: its operators, and how its two exporters map them.
 
-torch has no public way to ask for either, so its private registries are read here and nowhere else. They were read in
-torch 2.13; where a later torch has moved one, `RegistryError` says so instead of a wrong answer.
+torch has no public way to ask for either, so its private registries are read here and nowhere else.
 """
 
 from __future__ import annotations
@@ -19,16 +18,9 @@ from typing import Any
 
 import torch
 
-from torchport.errors import TorchportError
+from torchport.torch_compat.parts import part
 
-_MODERN = "torch.onnx._internal.exporter._registration"
-_TABLE = "torch.onnx._internal.exporter._decomp"
 _SHAPES = ("Meta", "CompositeImplicitAutograd", "CompositeExplicitAutograd")
-_SCRIPT = "torch.onnx._internal.torchscript_exporter"
-
-
-class RegistryError(TorchportError):
-    """A registry of torch is not where it was."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +34,7 @@ class Written:
 
 def operator_names() -> tuple[str, ...]:
     """Every operator torch has loaded, as ``aten::add``."""
-    return tuple(sorted({name.partition(".")[0] for name in torch._C._dispatch_get_all_op_names()}))
+    return tuple(sorted({name.partition(".")[0] for name in part("_dispatch_get_all_op_names")()}))
 
 
 def overloads(name: str) -> dict[str, Any]:
@@ -50,7 +42,7 @@ def overloads(name: str) -> dict[str, Any]:
     space, _, own = name.partition("::")
     packet = getattr(getattr(torch.ops, space), own, None) if own.isidentifier() and space.isidentifier() else None
     known = {
-        n.partition(".")[2] or "default" for n in torch._C._dispatch_get_all_op_names() if n.partition(".")[0] == name
+        n.partition(".")[2] or "default" for n in part("_dispatch_get_all_op_names")() if n.partition(".")[0] == name
     }
     return {o: getattr(packet, o) for o in packet.overloads() if o in known} if packet is not None else {}
 
@@ -64,9 +56,24 @@ def operator(name: str) -> Any | None:
     return getattr(getattr(getattr(torch.ops, space), packet, None), overload, None)
 
 
+def is_overload(value: Any) -> bool:
+    """Check that a value is an overload of an operator, such as ``torch.ops.aten.add.Tensor``."""
+    return isinstance(value, type(torch.ops.aten.add.Tensor))
+
+
+def is_packet(value: Any) -> bool:
+    """Check that a value is an operator with all its overloads, such as ``torch.ops.aten.add``."""
+    return isinstance(value, type(torch.ops.aten.add))
+
+
+def schema(overload: Any) -> Any:
+    """Return the schema of an overload."""
+    return overload._schema
+
+
 def has_operators(space: str) -> bool:
     """Check that operators of this namespace are loaded."""
-    return any(name.startswith(f"{space}::") for name in torch._C._dispatch_get_all_op_names())
+    return any(name.startswith(f"{space}::") for name in part("_dispatch_get_all_op_names")())
 
 
 @functools.cache
@@ -80,8 +87,8 @@ def python_function(name: str) -> Any | None:
 
 def has_shapes(operator: Any) -> bool:
     """Whether torch can tell an operator's shapes: by a function for fake tensors, or because it is made of others."""
-    known = any(torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), key) for key in _SHAPES)
-    return known or torch._library.simple_registry.singleton.find(operator._schema.name).fake_impl.kernel is not None
+    known = any(part("_dispatch_has_kernel_for_dispatch_key")(operator.name(), key) for key in _SHAPES)
+    return known or part("simple_registry").find(schema(operator).name).fake_impl.kernel is not None
 
 
 @functools.cache
@@ -123,11 +130,12 @@ def custom_symbolics() -> dict[str, dict[int, Callable[..., Any]]]:
 
 @functools.cache
 def _modern_registry() -> Any:
-    log = logging.getLogger(_MODERN)
+    read = part("ONNXRegistry")
+    log = logging.getLogger(read.__func__.__module__)
     level = log.level
     log.setLevel(logging.ERROR)  # it warns of every package that is not installed
     try:
-        return _attribute(_MODERN, "ONNXRegistry").from_torchlib()
+        return read()
     finally:
         log.setLevel(level)
 
@@ -137,24 +145,16 @@ def decomposition_table() -> dict[Any, Callable[..., Any]]:
     """What the modern exporter takes apart, and how."""
     registry = _modern_registry()
     given = {f.fx_target for functions in registry.functions.values() for f in functions}
-    return dict(_attribute(_TABLE, "create_onnx_friendly_decomposition_table")(given))
+    return dict(part("create_onnx_friendly_decomposition_table")(given))
 
 
 @functools.cache
 def _script_registry() -> Any:
+    registry = part("script_registry")
+    package = type(registry).__module__.rpartition(".")[0]
     for opset in range(7, 21):
-        importlib.import_module(f"{_SCRIPT}.symbolic_opset{opset}")
-    return _attribute(f"{_SCRIPT}.registration", "registry")
-
-
-def _attribute(module: str, name: str) -> Any:
-    try:
-        return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise RegistryError(
-            f"torch {torch.__version__} keeps its mappings elsewhere: there is no {module}.{name}",
-            next_step="use the torch of constraints.txt for `torchport ops`",
-        ) from error
+        importlib.import_module(f"{package}.symbolic_opset{opset}")
+    return registry
 
 
 def _written(function: Any, since: int) -> Written:

@@ -1,34 +1,61 @@
-"""Conditions that a size of one answers otherwise than larger ones.
-
-torch.export takes it that a size which varies is never 1. A condition such as ``n == 1`` or ``n - 1 > 0`` is settled
-by that, and no guard is noted. Here it is noticed, for conditions that the user's own code asks.
-"""
+"""Symbolic sizes: what torch knows of them, and the conditions on them that it decides."""
 
 from __future__ import annotations
 
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
 
 import sympy  # torch brings it along
 import torch
-from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-from torchport.errors import CaptureError
+from torchport.torch_compat.parts import has, part, patched
+from torchport.torch_compat.tracing import fake_mode
+
+
+def check(condition: Any) -> None:
+    """Tell torch that a condition on sizes holds: the program asserts it when it runs."""
+    part("_check")(condition)
+
+
+def fresh_size() -> torch.SymInt:
+    """Return a size of which torch knows only that it is one."""
+    size: torch.SymInt = fake_mode().shape_env.create_unbacked_symint()
+    check(size >= 0)
+    return size
+
+
+def statically_known_true(condition: Any) -> bool:
+    """Check that a condition holds for every size that torch allows; no guard is added."""
+    return bool(part("statically_known_true")(condition))
+
+
+def guard_or_false(condition: Any) -> bool:
+    """Check that a condition holds; False if only the running model knows."""
+    return bool(part("guard_or_false")(condition))
+
+
+def guard_int(size: Any) -> int:
+    """Return a size's number in the example, which the capture is fixed to."""
+    return int(part("guard_int")(size))
+
+
+# Conditions that a size of one answers otherwise than larger ones.
+#
+# torch.export takes it that a size which varies is never 1. A condition such as ``n == 1`` or ``n - 1 > 0`` is settled
+# by that, and no guard is noted. Here it is noticed, for conditions that the user's own code asks.
 
 _SMALLEST = 2  # torch's lower bound for a size that varies
-# No public function says what a condition comes to at sizes that torch excludes.
-_PRIVATE = ("_maybe_evaluate_static", "backed_var_to_val", "var_to_range")
 
 
 def other_at_one(asked: torch.SymBool) -> bool:
-    """Whether torch takes a condition on sizes for settled, and the answer is another where a size is 1."""
+    """Check that torch takes a condition on sizes for settled, and that the answer differs where a size is 1."""
     env = getattr(asked.node, "shape_env", None)
     if env is None:  # a constant
         return False
-    if not all(hasattr(env, name) for name in _PRIVATE):
-        raise CaptureError(
-            f"torch {torch.__version__} keeps what it knows of sizes elsewhere than torch 2.13",
-            next_step="use the torch of constraints.txt",
-        )
+    part("ShapeEnv")  # no public function says what a condition comes to at sizes that torch excludes
     condition = asked.node.expr
     sizes = [s for s in condition.free_symbols if s in env.backed_var_to_val and env.var_to_range[s].lower == _SMALLEST]
     if not sizes:
@@ -43,5 +70,54 @@ def other_at_one(asked: torch.SymBool) -> bool:
 
 
 def surely(condition: Any) -> bool:
-    """Whether a condition on sizes holds whatever they are, one included."""
+    """Check that a condition on sizes holds whatever they are, one included."""
     return statically_known_true(condition) and not (isinstance(condition, torch.SymBool) and other_at_one(condition))
+
+
+@contextlib.contextmanager
+def watch_conditions(decided: Callable[[torch.SymBool, bool], None]) -> Iterator[None]:
+    """Call `decided` with each condition on sizes that Python code decides, and its answer."""
+
+    def watched(plain: Callable[[torch.SymBool], bool]) -> Callable[[torch.SymBool], bool]:
+        def decide(condition: torch.SymBool) -> bool:
+            answer = plain(condition)
+            decided(condition, answer)
+            return answer
+
+        return decide
+
+    with patched("SymBool.__bool__", watched):
+        yield
+
+
+def is_truth_of_number(frame: FrameType) -> bool:
+    """Check that a frame is the one in which torch decides whether a size is zero."""
+    return frame.f_code is part("SymInt.__bool__").__code__
+
+
+# The log in which torch writes the guards it adds.
+
+_TRACE = "torch.__trace"  # with any handler at all, torch writes down every step for it
+
+
+@contextlib.contextmanager
+def guard_log(handler: logging.Handler) -> Iterator[None]:
+    """Send what torch logs on symbolic shapes to a handler. All else that torch logs is dropped."""
+    shapes = part("shapes_log") if has("shapes_log") else logging.getLogger("torch")
+    names = [n for n in logging.root.manager.loggerDict if n == "torch" or n.startswith("torch.")]
+    loggers = [logging.getLogger(n) for n in {*names, "torch", shapes.name}]
+    saved = [(g, g.handlers[:], g.level, g.propagate) for g in loggers]
+    disabled = logging.root.manager.disable
+    for logger in loggers:
+        logger.handlers = [logging.NullHandler()] if logger.name != _TRACE else []
+        logger.propagate = False
+    shapes.handlers = [handler]
+    shapes.setLevel(logging.INFO)
+    logging.disable(logging.NOTSET)
+    try:
+        yield
+    finally:
+        logging.disable(disabled)
+        for logger, handlers, level, propagate in saved:
+            logger.handlers, logger.propagate = handlers, propagate
+            logger.setLevel(level)

@@ -25,8 +25,9 @@ from torchport.capture.control_flow.tracing import (
     unrecorded,
     with_inputs,
 )
-from torchport.torch_compat.higher_order import choice, fake_mode, known_symbols, symbols_of
-from torchport.torch_compat.shape_env import surely
+from torchport.torch_compat.higher_order import choice, known_symbols, symbols_of
+from torchport.torch_compat.shape_env import check, surely
+from torchport.torch_compat.tracing import assert_in_graph, fake_mode
 
 # Branches and loops at run time.
 #
@@ -154,7 +155,7 @@ def _loop_from(
 def _recall(condition: Any) -> None:
     """Tell torch what holds, in the graph too: it is run again, and must not be wondered about then."""
     if isinstance(condition, torch.SymBool):
-        torch.ops.aten._assert_scalar.default(condition, "a round's number")
+        assert_in_graph(condition, "a round's number")
 
 
 def _unrolled(iterator: Iterator[Any], step: Callable[..., Any], state: tuple[Any, ...]) -> Any:
@@ -291,7 +292,7 @@ def tell_sizes(test: Any, result: torch.Tensor, left: Any, right: Any, known: se
         open_ = isinstance(size, torch.SymInt) and symbols_of(size) - known and symbols_of(formula) <= known
         if open_ and _without(a, number) == _without(b, number):
             with unrecorded():
-                torch._check(size == formula)
+                check(size == formula)
 
 
 def _zero_on_one_side(test: Any) -> tuple[Any, bool]:

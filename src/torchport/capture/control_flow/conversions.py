@@ -14,6 +14,7 @@ from torchport.capture.control_flow.branches import cond, for_loop, truth_of
 from torchport.capture.control_flow.dynamic_lists import OpenList, Rows, as_number_tensor
 from torchport.capture.control_flow.iteration import Enumerated, Items, Numbers, Range, Reversed, Zipped, items_of
 from torchport.capture.control_flow.merging import UNSET
+from torchport.torch_compat.tracing import is_setitem
 
 
 def bool_(value: Any = False) -> Any:
@@ -247,7 +248,7 @@ class OpenSizes(TorchFunctionMode):
         kwargs = kwargs or {}
         if func in (torch.max_pool1d, torch.nn.functional.max_pool1d) and not kwargs.get("return_indices"):
             return _max_pool1d(*args, **kwargs)
-        if func is torch.Tensor.__setitem__ and isinstance(args[2], (int, float)):
+        if is_setitem(func) and isinstance(args[2], (int, float)):
             tensor, places, number = args
             return func(tensor, places, torch.full((), number, dtype=tensor.dtype))
         return func(*args, **kwargs)

@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
 
 from torchport.capture.control_flow import RewriteError
+from torchport.torch_compat.shape_env import check
+from torchport.torch_compat.tracing import register_structure
 
 
 class OpenList(list[Any]):
@@ -209,9 +210,9 @@ class Ragged(OpenList):
         ends = self.sizes.cumsum(0)
         size: Any = self.sizes[index].item()
         start: Any = (ends[index] - self.sizes[index]).item()
-        torch._check(size >= 0)
-        torch._check(start >= 0)
-        torch._check(start + size <= self.data.shape[self.axis])
+        check(size >= 0)
+        check(start >= 0)
+        check(start + size <= self.data.shape[self.axis])
         return self.data.narrow(self.axis, start, size)
 
     def stacked(self) -> torch.Tensor:
@@ -230,8 +231,8 @@ def _ragged(parts: Iterable[Any], axis: Any) -> Ragged:
 
 
 # what a branch or a round gives is taken apart by torch's trees: each part is carried as a tensor of its own
-pytree.register_pytree_node(Columns, lambda c: (c.columns, None), lambda parts, _: Columns(list(parts)))
-pytree.register_pytree_node(Ragged, lambda r: ([r.data, r.sizes], r.axis), _ragged)
+register_structure(Columns, lambda c: (c.columns, None), lambda parts, _: Columns(list(parts)))
+register_structure(Ragged, lambda r: ([r.data, r.sizes], r.axis), _ragged)
 
 
 def as_number_tensor(value: Any, dtype: torch.dtype) -> torch.Tensor:

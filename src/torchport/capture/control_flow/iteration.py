@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.fx.experimental.symbolic_shapes import statically_known_true as known
 
 from torchport.capture.control_flow import RewriteError
 from torchport.capture.control_flow.dynamic_lists import Columns, Ragged, Rows, as_number_tensor
+from torchport.torch_compat.shape_env import statically_known_true as known
 
 
 class Items:

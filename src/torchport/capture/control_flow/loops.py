@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
-from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from torchport.capture.control_flow import RewriteError
 from torchport.capture.control_flow.dynamic_lists import Columns, Ragged, Rows, as_number_tensor
@@ -31,7 +29,9 @@ from torchport.capture.control_flow.merging import (
 from torchport.capture.control_flow.tracing import active_modes, carrying, rehearse, sizes_in, unrecorded, with_inputs
 from torchport.capture.source_lines import place, site_of_stack
 from torchport.results import Finding
-from torchport.torch_compat.higher_order import fresh_size, known_symbols, loop, symbols_of
+from torchport.torch_compat.higher_order import known_symbols, loop, symbols_of
+from torchport.torch_compat.shape_env import fresh_size, statically_known_true
+from torchport.torch_compat.tracing import disable_proxy_modes_tracing
 
 _ROUNDS = 8  # rehearsals until what a loop carries stays the same
 
@@ -184,7 +184,7 @@ class Carried:
 
 def _equal(left: Any, right: Any) -> bool:
     with disable_proxy_modes_tracing():
-        return bool(left is right or statically_known_true(left == right))
+        return left is right or statically_known_true(left == right)
 
 
 class Loop:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from torchport.capture.control_flow import RewriteError
 from torchport.capture.control_flow.dynamic_lists import (
@@ -18,6 +17,7 @@ from torchport.capture.control_flow.dynamic_lists import (
     as_number_tensor as as_number_tensor,
 )
 from torchport.torch_compat.higher_order import symbols_of
+from torchport.torch_compat.tracing import tree_flatten
 
 
 class Unset:
@@ -140,15 +140,15 @@ def is_list_leaf(value: Any) -> bool:
     return isinstance(value, Rows)
 
 
-def flatten(value: Any) -> tuple[list[Any], pytree.TreeSpec]:
-    return pytree.tree_flatten(value, is_leaf=is_list_leaf)
+def flatten(value: Any) -> tuple[list[Any], Any]:
+    return tree_flatten(value, is_leaf=is_list_leaf)
 
 
 class DifferentBranchesError(RewriteError):
     """What two branches give cannot become one; what comes after them may go into both instead."""
 
 
-def merged(left: Any, right: Any, name: Callable[[int], str], known: set[Any]) -> tuple[list[Leaf], pytree.TreeSpec]:
+def merged(left: Any, right: Any, name: Callable[[int], str], known: set[Any]) -> tuple[list[Leaf], Any]:
     """How to carry the results of two branches.
 
     Args:
@@ -169,7 +169,7 @@ def merged(left: Any, right: Any, name: Callable[[int], str], known: set[Any]) -
     return plan, spec
 
 
-def fitted(value: Any, spec: pytree.TreeSpec) -> list[Any]:
+def fitted(value: Any, spec: Any) -> list[Any]:
     """The values of a structure; a missing one stands for all that would be in it."""
     if spec.is_leaf():
         return [value]

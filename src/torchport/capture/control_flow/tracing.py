@@ -8,15 +8,21 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.fx.experimental import proxy_tensor
-from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
-from torch.utils import _pytree as pytree
+from torch.overrides import TorchFunctionMode
 
 from torchport.capture.control_flow.dynamic_lists import OpenList, Rows
 from torchport.capture.control_flow.iteration import Items
 from torchport.capture.control_flow.merging import UNSET, Number, Unset
 from torchport.capture.control_flow.source import parts_of, plain_objects
-from torchport.torch_compat.higher_order import apart, fake_mode
+from torchport.torch_compat.higher_order import apart
+from torchport.torch_compat.tracing import (
+    disable_proxy_modes_tracing,
+    fake_mode,
+    function_modes,
+    tree_leaves,
+    tree_map,
+    tree_map_only,
+)
 
 # Run a Python function so that every tensor it takes from outside comes in through arguments.
 #
@@ -37,9 +43,9 @@ class _Boundary(TorchFunctionMode):
         self._made: dict[int, torch.Tensor] = {}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        args, kwargs = pytree.tree_map(lambda leaf: _inside(leaf, self), (args, kwargs or {}))
+        args, kwargs = tree_map(lambda leaf: _inside(leaf, self), (args, kwargs or {}))
         result = func(*args, **kwargs)
-        pytree.tree_map_only(torch.Tensor, self._keep, result.block if isinstance(result, Rows) else result)
+        tree_map_only(torch.Tensor, self._keep, result.block if isinstance(result, Rows) else result)
         return result
 
     def inside(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -87,7 +93,7 @@ def rehearse(function: Callable[..., Any], *arguments: Any) -> Rehearsal:
     """Run a function on fake tensors; nothing of it is recorded."""
     with unrecorded(), apart(), undone(function, arguments) as changed, _Boundary() as boundary:
         result = function(*arguments)
-        result = pytree.tree_map_only(torch.Tensor, boundary.inside, result)
+        result = tree_map_only(torch.Tensor, boundary.inside, result)
     pairs = list(boundary.outside.values())
     written = [tensor for tensor, copy in pairs if copy._version > 0]
     return Rehearsal(result, [tensor for tensor, _ in pairs], written, changed, [copy for _, copy in pairs])
@@ -96,7 +102,7 @@ def rehearse(function: Callable[..., Any], *arguments: Any) -> Rehearsal:
 @contextlib.contextmanager
 def unrecorded() -> Iterator[None]:
     """Nothing done here becomes part of the graph."""
-    with proxy_tensor.disable_proxy_modes_tracing(), fake_mode().shape_env.ignore_fresh_unbacked_symbols():
+    with disable_proxy_modes_tracing(), fake_mode().shape_env.ignore_fresh_unbacked_symbols():
         yield
 
 
@@ -134,7 +140,7 @@ def _inside(leaf: Any, boundary: _Boundary) -> Any:
 
 def listed_tensors(value: Any) -> list[torch.Tensor]:
     """The tensors behind the lists in a structure."""
-    leaves = pytree.tree_leaves(value)
+    leaves = tree_leaves(value)
     return [t for leaf in leaves if isinstance(leaf, Rows) for t in (leaf.block, *leaf.added)]
 
 
@@ -143,8 +149,7 @@ def active_modes() -> list[TorchFunctionMode]:
 
     Not this file's own, and not those of torch's tracer, which puts up its own for each graph.
     """
-    modes = _get_current_function_mode_stack()
-    return [m for m in modes if not isinstance(m, _Boundary) and type(m).__module__ != proxy_tensor.__name__]
+    return [mode for mode in function_modes() if not isinstance(mode, _Boundary)]
 
 
 def with_inputs(
@@ -166,7 +171,7 @@ def with_inputs(
             stack.enter_context(mode)
         boundary = stack.enter_context(_Boundary(known))
         result = function(*arguments)
-        result = pytree.tree_map(lambda leaf: _inside(leaf, boundary), result)
+        result = tree_map(lambda leaf: _inside(leaf, boundary), result)
     return result, stand_ins
 
 

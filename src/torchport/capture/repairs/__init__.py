@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from torchport.capture.repairs import value_dependent
 from torchport.capture.repairs.attention import causal_masks, flex_attention, padded_encoder
 from torchport.capture.repairs.modules import cast_layers, gradient_switches, inner_wrappers
 from torchport.capture.repairs.programs import shapes_of_operators, weights_alone
@@ -20,8 +21,9 @@ from torchport.capture.repairs.repair import CaptureRepair, ProgramRepair
 from torchport.capture.repairs.symbolic_sizes import symbolic_sizes
 from torchport.capture.repairs.value_dependent import one_hot, spaced, value_checks, written_places
 from torchport.capture.repairs.views import settled_slices, strided_views, views_as_reshapes
-from torchport.operators import registration
+from torchport.errors import MissingPartError
 from torchport.operators.registration import Registered
+from torchport.torch_compat import parts
 
 ALWAYS: tuple[CaptureRepair, ...] = (
     *(inner_wrappers, padded_encoder, causal_masks, flex_attention, recurrent, strided_views, fake_quantizers),
@@ -35,7 +37,7 @@ AFTER_FAILED_TRANSLATION: tuple[ProgramRepair, ...] = (settled_slices, weights_a
 
 def registered() -> tuple[Registered, ...]:
     """Return the functions of torch that repairs replace, by name."""
-    return registration.registered_as("repair")
+    return value_dependent.registered()
 
 
 @contextlib.contextmanager
@@ -51,9 +53,18 @@ def repaired(target: Any, known: tuple[CaptureRepair, ...] = ()) -> Iterator[lis
     """
     applied: list[str] = []
     with contextlib.ExitStack() as stack:
-        entered = [(r.name, stack.enter_context(r.active(target))) for r in (*ALWAYS, *known)]
+        entered = [(r.name, _entered(stack, r, target)) for r in (*ALWAYS, *known)]
         yield applied
     applied += [name for name, had_to_do in entered if had_to_do]
+
+
+def _entered(stack: contextlib.ExitStack, repair: CaptureRepair, target: Any) -> Any:
+    """Make a repair active. One that needs what is not there is off, and the export gets a finding."""
+    try:
+        return stack.enter_context(repair.active(target))
+    except MissingPartError as error:
+        parts.note(error.what)
+        return False
 
 
 def for_failed_capture(error: Exception, used: tuple[CaptureRepair, ...]) -> CaptureRepair | None:

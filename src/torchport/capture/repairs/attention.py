@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules import transformer
 
 from torchport.capture.repairs.repair import capture_repair
+from torchport.torch_compat.parts import patched
 
 # torch's flex_attention, written out: ONNX has no operator that takes functions for scores and masks.
 #
@@ -30,16 +30,11 @@ _MODULE = "torch.nn.attention.flex_attention"
 @capture_repair("flex_attention written out")
 @contextlib.contextmanager
 def flex_attention(target: Any) -> Iterator[bool]:
-    module: Any = sys.modules.get(_MODULE)  # who does not use it has not imported it
-    if module is None:
+    if _MODULE not in sys.modules:  # who does not use it has not imported it
         yield False
         return
-    operator, plain = module.flex_attention_hop, module._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG
-    module.flex_attention_hop, module._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = _attention, True
-    try:
+    with patched("flex_attention_hop", lambda own: _attention), patched("flex_attention_debug", lambda own: True):
         yield _names_it(target)
-    finally:
-        module.flex_attention_hop, module._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = operator, plain
 
 
 def _names_it(target: Any) -> bool:
@@ -139,9 +134,8 @@ def _zero_padding(encoder: nn.Module, args: Any, kwargs: Any, output: torch.Tens
 def causal_masks(target: Any) -> Iterator[bool]:
     modules = target.modules() if isinstance(target, nn.Module) else ()
     stacks = [m for m in modules if isinstance(m, (nn.TransformerEncoder, nn.TransformerDecoder))]
-    detect = transformer._detect_is_causal_mask
-    transformer._detect_is_causal_mask = lambda mask, is_causal=None, size=None: bool(is_causal)
-    try:
-        yield bool(stacks)
-    finally:
-        transformer._detect_is_causal_mask = detect
+    if not stacks:
+        yield False
+        return
+    with patched("_detect_is_causal_mask", lambda own: lambda mask, is_causal=None, size=None: bool(is_causal)):
+        yield True

@@ -8,12 +8,12 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from torchport.capture.models import is_wrapper, unwrapped
 from torchport.capture.repairs.repair import capture_repair
+from torchport.torch_compat.parts import patched
 
 # DataParallel and DistributedDataParallel around a part of a model.
 #
@@ -51,17 +51,16 @@ def _needs_cast_layers(error: Exception) -> bool:
 @capture_repair("layers that are cast while the model runs", after=_needs_cast_layers)
 @contextlib.contextmanager
 def cast_layers(target: Any) -> Iterator[bool]:
-    original = torch.nn.Module._apply
+    with patched("Module._apply", _unless_cast):
+        yield True
 
-    def apply(self: torch.nn.Module, fn: Callable[[Any], Any], recurse: bool = True) -> torch.nn.Module:
+
+def _unless_cast(original: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
+    def apply(self: nn.Module, fn: Callable[[Any], Any], recurse: bool = True) -> nn.Module:
         tensors = itertools.chain(self.parameters(recurse), self.buffers(recurse))
         return self if all(fn(tensor) is tensor for tensor in tensors) else original(self, fn, recurse)
 
-    torch.nn.Module._apply = apply  # type: ignore[method-assign]
-    try:
-        yield True
-    finally:
-        torch.nn.Module._apply = original  # type: ignore[method-assign]
+    return apply
 
 
 # `with torch.no_grad():` beside a branch or a loop: torch.export loses the branch's graph as it groups what is in it.
@@ -78,9 +77,5 @@ def _needs_gradient_switches(error: Exception) -> bool:
 @capture_repair("switching gradients on and off beside a branch", after=_needs_gradient_switches)
 @contextlib.contextmanager
 def gradient_switches(target: Any) -> Iterator[bool]:
-    original = torch._C._set_grad_enabled
-    torch._C._set_grad_enabled = lambda mode: None  # type: ignore[assignment]
-    try:
+    with patched("_set_grad_enabled", lambda own: lambda mode: None):
         yield True
-    finally:
-        torch._C._set_grad_enabled = original

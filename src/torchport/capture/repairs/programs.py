@@ -9,14 +9,12 @@ from typing import Any
 
 import onnx_ir as ir
 import torch
-from torch._export.passes.lift_constants_pass import ConstantAttrMap, lift_constants_pass
 from torch.fx import Node
 from torch.overrides import TorchFunctionMode
 
 from torchport.capture.repairs.repair import capture_repair, program_repair
-from torchport.operators import fake_shapes
-from torchport.operators.library import own_operators
-from torchport.torch_compat import registries
+from torchport.operators import fake_shapes, library
+from torchport.torch_compat import exporter, registries
 
 # Operators without an ONNX translation that see nothing but weights: their answers are computed now.
 #
@@ -90,7 +88,7 @@ def _with_constants(program: torch.export.ExportedProgram, values: dict[Node, An
         constant.meta = copy.copy(node.meta)
         node.replace_all_uses_with(constant, delete_user_cb=lambda user: user not in values)
     graph.eliminate_dead_code()
-    program.constants.update(lift_constants_pass(module, program.graph_signature, ConstantAttrMap()))
+    exporter.lift_constants(program)
     module.recompile()
     return program
 
@@ -118,9 +116,10 @@ def kept(program: torch.export.ExportedProgram) -> bool:
 def _kept_in(part: torch.fx.GraphModule) -> bool:
     constants = [(n, getattr(part, str(n.target), None)) for n in part.graph.find_nodes(op="get_attr")]
     written = [(n, tensor) for n, tensor in constants if isinstance(tensor, torch.Tensor) and not tensor.is_complex()]
+    call_for: Any = library.file("own_operators").call_for if written else None
     for node, tensor in written:
         with part.graph.inserting_before(node):
-            call = part.graph.call_function(*own_operators.call_for(tensor))
+            call = part.graph.call_function(*call_for(tensor))
         call.meta = node.meta
         node.replace_all_uses_with(call)
         part.graph.erase_node(node)
@@ -181,21 +180,23 @@ class _Learn(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for overload in _overloads(func):
-            if overload._schema.name.partition("::")[0] not in _OF_TORCH and not registries.has_shapes(overload):
+            name = registries.schema(overload).name
+            if name.partition("::")[0] not in _OF_TORCH and not registries.has_shapes(overload):
                 _register(overload)
-                self.learned.append(overload._schema.name)
+                self.learned.append(name)
         return func(*args, **(kwargs or {}))
 
 
 def _overloads(func: Any) -> list[Any]:
-    if isinstance(func, torch._ops.OpOverloadPacket):
+    if registries.is_packet(func):
         return [getattr(func, name) for name in func.overloads()]
-    return [func] if isinstance(func, torch._ops.OpOverload) else []
+    return [func] if registries.is_overload(func) else []
 
 
 def _register(overload: Any) -> None:
-    names = [a.name for a in overload._schema.arguments]
-    name = overload._schema.name + (f".{overload._overloadname}" if overload._overloadname != "default" else "")
+    schema = registries.schema(overload)
+    names = [a.name for a in schema.arguments]
+    name = schema.name + (f".{schema.overload_name}" if schema.overload_name else "")
 
     def fake(*args: Any, **kwargs: Any) -> Any:
         given = [*args, *(kwargs[n] for n in names[len(args) :] if n in kwargs)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import importlib
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -13,10 +12,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-import torchport.operators.library.own_operators  # noqa: F401 -- registers the operators
 from torchport.capture.repairs.quantized_operators import quantized_gru, quantized_lstm
-from torchport.capture.repairs.quantized_tensors import Cell, Overloads, Packed, Quantized, Weight, quantize_per_tensor
+from torchport.capture.repairs.quantized_tensors import (
+    Cell,
+    Overloads,
+    Packed,
+    Quantized,
+    Weight,
+    quantize_per_tensor,
+    register_structures,
+)
 from torchport.capture.repairs.repair import capture_repair
+from torchport.operators import library
+from torchport.torch_compat import parts
 
 # Quantized layers, whose weights are packed in objects that no capture can look into.
 #
@@ -50,8 +58,9 @@ def quantized(target: Any) -> Iterator[bool]:
     """Stand-ins for every packed object and quantized tensor, and for functions that make or take quantized tensors."""
     modules = list(target.modules()) if isinstance(target, nn.Module) else []
     packed = [(m, k, v) for m in modules for k, v in vars(m).items() if _is_packed(v)]
-    importlib.import_module("torch.ao.quantization.fx._decomposed")  # defines the operators; it takes a while
-
+    parts.part("quantized_decomposed")  # defines the operators; it takes a while
+    library.file("own_operators")  # it registers matmul_integer
+    register_structures()
     layers = vars(torch.ao.nn.quantized.dynamic.modules.rnn)
     saved = {name: getattr(torch, name) for name in _FUNCTIONS}
     stubs = [m for m in modules if isinstance(m, torch.ao.nn.quantized.Quantize)]
@@ -88,9 +97,11 @@ def overflow(target: Any) -> str:
     calibrated, so that nothing overflows; numbers beyond what was seen then use the other half.
     """
     modules = target.modules() if isinstance(target, nn.Module) else ()
-    layers = (torch.ao.nn.quantized.Linear, torch.ao.nn.quantized.modules.conv._ConvNd)
+    if not parts.has("_ConvNd", "_is_vnni_supported"):
+        return ""
+    layers = (torch.ao.nn.quantized.Linear, parts.part("_ConvNd"))
     static = any(isinstance(m, layers) and ".dynamic" not in type(m).__module__ for m in modules)
-    if not static or torch.backends.quantized.engine not in ("fbgemm", "x86") or torch.cpu._is_vnni_supported():
+    if not static or torch.backends.quantized.engine not in ("fbgemm", "x86") or parts.part("_is_vnni_supported")():
         return ""
     return (
         "likely PyTorch's own overflow: without VNNI, which this processor lacks, fbgemm adds up products of 8 bits in "
@@ -140,17 +151,17 @@ def _cell(packed: Any, holder: nn.Module) -> Cell:
 def _kept(holder: nn.Module, name: str, packed: Packed) -> Packed:
     """Buffers of the module for the time of the capture, so that the file's weights have names."""
     if isinstance(packed.weight, Weight):
-        parts = {"values": packed.weight.values, "scale": packed.weight.scale, "zero_point": packed.weight.zero_point}
+        own = {"values": packed.weight.values, "scale": packed.weight.scale, "zero_point": packed.weight.zero_point}
     else:
-        parts = {"half": packed.weight}
-    for part, tensor in {**parts, "bias": packed.bias}.items():
+        own = {"half": packed.weight}
+    for part, tensor in {**own, "bias": packed.bias}.items():
         if tensor is not None:
             holder._buffers[f"{name}_{part}"] = tensor.detach()
     if packed.bias is not None:
         packed.bias = holder._buffers[f"{name}_bias"]
     if isinstance(packed.weight, Weight):
-        own = {part: holder._buffers[f"{name}_{part}"] for part in parts}
-        packed.weight = dataclasses.replace(packed.weight, **own)  # type: ignore[arg-type]
+        buffers = {part: holder._buffers[f"{name}_{part}"] for part in own}
+        packed.weight = dataclasses.replace(packed.weight, **buffers)  # type: ignore[arg-type]
     else:
         packed.weight = holder._buffers[f"{name}_half"]
     return packed
@@ -171,7 +182,7 @@ def fake_quantizers(target: Any) -> Iterator[bool]:
     """Forwards of ours in all such modules; their switches are read now, as they are tensors."""
     own = _modules(target)
     if own:
-        importlib.import_module("torch.ao.quantization.fx._decomposed")  # defines the operators; it takes a while
+        parts.part("quantized_decomposed")  # defines the operators; it takes a while
     for module in own:
         quantizes, observes = (bool(getattr(module, n)[0]) for n in ("fake_quant_enabled", "observer_enabled"))
         module.__dict__["forward"] = functools.partial(_forward, module, quantizes=quantizes, observes=observes)

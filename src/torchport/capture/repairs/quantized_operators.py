@@ -12,6 +12,7 @@ from torch.nn import functional
 from torchport.capture.repairs import recurrent
 from torchport.capture.repairs.quantized_tensors import Cell, Packed, Quantized, Weight, floats, quantized
 from torchport.capture.repairs.recurrent import BatchSizes
+from torchport.torch_compat import registries
 
 # Dynamically quantized layers: the input is quantized by its own extremes while the model runs.
 
@@ -285,8 +286,8 @@ _OUTPUT = ("scale", "zero_point")
 def _names(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
     """The arguments' names in the overload that takes as many as were given."""
     for overload in [getattr(func, name) for name in func.overloads()] if hasattr(func, "overloads") else [func]:
-        names = [a.name for a in overload._schema.arguments]
-        required = sum(not a.has_default_value() for a in overload._schema.arguments)
+        names = [a.name for a in registries.schema(overload).arguments]
+        required = sum(not a.has_default_value() for a in registries.schema(overload).arguments)
         if required <= len(args) + len(kwargs) <= len(names) and kwargs.keys() <= set(names):
             return names
     raise NotImplementedError(f"the operator {func} with {len(args)} arguments")

@@ -6,12 +6,14 @@ See quantized.py, which puts them in place, and quantized_operators.py for what 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
+
+from torchport.torch_compat.tracing import register_structure
 
 _RANGES = {torch.uint8: (0, 255), torch.int8: (-128, 127)}
 _INTEGERS = {torch.quint8: torch.uint8, torch.qint8: torch.int8}
@@ -157,9 +159,14 @@ def _register(kind: type[Any]) -> None:
         vars(value).update({k: next(left) if v is _INSIDE else v for k, v in rest.items()})
         return value
 
-    pytree.register_pytree_node(kind, apart, together)
+    register_structure(kind, apart, together)
 
 
 _INSIDE = object()
-for _kind in (Weight, Packed, Quantized):
-    _register(_kind)
+
+
+@functools.cache
+def register_structures() -> None:
+    """Make structures of the stand-ins, once."""
+    for kind in (Weight, Packed, Quantized):
+        _register(kind)

@@ -8,11 +8,11 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules import rnn as modules
-from torch.nn.utils import rnn as sequences
 
-import torchport.operators.library.recurrent  # noqa: F401 -- registers the operators
 from torchport.capture.repairs.repair import capture_repair
+from torchport.operators import library
+from torchport.torch_compat.parts import part, patched
+from torchport.torch_compat.shape_env import check
 
 # nn.LSTM, nn.GRU and nn.RNN with a free sequence, and packed sequences.
 #
@@ -35,21 +35,19 @@ from torchport.capture.repairs.repair import capture_repair
 def recurrent(target: Any) -> Iterator[bool]:
     """Put the functions in the place of torch's own, in the two modules that call them."""
     present = isinstance(target, nn.Module) and any(isinstance(m, nn.RNNBase) for m in target.modules())
-    functions, check = _MODULES[0]._VF, nn.RNNBase.check_forward_args
-    # The model itself has checked its states already; here the check would turn the batch into a number.
-    nn.RNNBase.check_forward_args = nn.LSTM.check_forward_args = _no_check  # type: ignore[assignment]
-    for module in _MODULES:
-        module._VF = _Functions(functions)
-    try:
-        yield present
-    finally:
-        for module in _MODULES:
-            module._VF = functions
-        nn.RNNBase.check_forward_args = check  # type: ignore[method-assign]
-        nn.LSTM.check_forward_args = _LSTM_CHECK  # type: ignore[method-assign]
+    if present:
+        library.file("recurrent")  # it registers the operators
+    own = nn.RNNBase.check_forward_args
+    with patched("rnn_functions", _Functions), patched("packing_functions", _Functions):
+        # The model itself has checked its states already; here the check would turn the batch into a number.
+        nn.RNNBase.check_forward_args = nn.LSTM.check_forward_args = _no_check  # type: ignore[assignment]
+        try:
+            yield present
+        finally:
+            nn.RNNBase.check_forward_args = own  # type: ignore[method-assign]
+            nn.LSTM.check_forward_args = _LSTM_CHECK  # type: ignore[method-assign]
 
 
-_MODULES: tuple[Any, ...] = (modules, sequences)
 _LSTM_CHECK = nn.LSTM.check_forward_args
 
 
@@ -118,8 +116,8 @@ class _Longest:
 
     def number(self, steps: Any) -> Any:
         longest = self.lengths.max().item()
-        torch._check(longest >= 1)
-        torch._check(longest <= steps)
+        check(longest >= 1)
+        check(longest <= steps)
         return longest
 
 
@@ -170,6 +168,7 @@ def _layers(
 ) -> tuple[Tensor, ...]:
     """All layers of a module, as one operator of ours or step by step."""
     if input.dtype is not torch.float64:
+        library.file("recurrent")
         operator, named = (torch.ops.torchport.lstm, ()) if kind == "LSTM" else (torch.ops.torchport.rnn, (kind,))
         return operator(*named, input, lengths, *states, *options)
     params, has_biases, num_layers, bidirectional, batch_first = options
@@ -291,8 +290,6 @@ def run(
 def _direction(
     step: Step, cell: Cell, value: Tensor, states: States, real: Tensor | None, reverse: bool
 ) -> tuple[Tensor, States]:
-    from torch._higher_order_ops.scan import scan  # only where such a layer is
-
     given = [cell.of_input(value)] if real is None else [cell.of_input(value), real]
     cell = cell.traced()
 
@@ -305,7 +302,7 @@ def _direction(
         kept = tuple(torch.where(now[1], n, old) for n, old in zip(new, carried, strict=True))
         return kept, new[0] * now[1]
 
-    ended, outputs = scan(one, states, [g.flip(0) for g in given] if reverse else given)
+    ended, outputs = part("scan")(one, states, [g.flip(0) for g in given] if reverse else given)
     return outputs.flip(0) if reverse else outputs, tuple(ended)
 
 

@@ -13,19 +13,16 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_map
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from torchport.capture.repairs.repair import capture_repair
-from torchport.torch_compat import registries
+from torchport.torch_compat.tracing import tree_map
 
 # Sizes that go through a tensor of one number: `torch.div(n, 2, rounding_mode="floor")`, `torch.tensor(n).sqrt()`.
 #
 # What comes out of a tensor is a value to torch.export, not a size. In this mode a tensor that was made of sizes
 # remembers what it stands for, arithmetic on such tensors is done on the sizes as well, and wherever a number is wanted
 # the size is given instead. It is part of the repair in `symbolic_sizes.py`.
-
-SQUARE_ROOT: Callable[..., Any] | None = registries.python_function("torch._sym_sqrt")  # None where torch lacks it
 
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -124,7 +121,7 @@ _RULES: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("pow", "__pow__"), operator.pow),
     **dict.fromkeys(("ceil",), math.ceil),
     **dict.fromkeys(("floor",), math.floor),
-    **({"sqrt": SQUARE_ROOT} if SQUARE_ROOT is not None else {}),
+    **dict.fromkeys(("sqrt",), torch.sym_sqrt),
     **dict.fromkeys(("maximum",), torch.sym_max),
     **dict.fromkeys(("minimum",), torch.sym_min),
     **dict.fromkeys(("gt", "__gt__"), operator.gt),
@@ -253,17 +250,11 @@ def _extreme(own: Callable[..., Any], symbolic: Callable[..., Any]) -> Callable[
     return choose
 
 
-def _roots(root: Callable[..., Any]) -> dict[Any, Callable[..., Any]]:
-    return {
-        math.sqrt: _either(math.sqrt, root),
-        math.isqrt: _either(math.isqrt, lambda size: torch.sym_int(root(size))),
-    }
-
-
 _BUILTINS = {"int": _Int, "float": _Float, "min": _extreme(min, torch.sym_min), "max": _extreme(max, torch.sym_max)}
 _FUNCTION_KINDS = (types.BuiltinFunctionType,)
 _MATH: dict[Any, Callable[..., Any]] = {
-    **(_roots(SQUARE_ROOT) if SQUARE_ROOT is not None else {}),
+    math.sqrt: _either(math.sqrt, torch.sym_sqrt),
+    math.isqrt: _either(math.isqrt, lambda size: torch.sym_int(torch.sym_sqrt(size))),
     math.trunc: _either(math.trunc, torch.sym_int),
     math.pow: _either(math.pow, lambda base, power: torch.sym_float(base) ** power),
 }

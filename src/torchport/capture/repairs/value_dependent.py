@@ -12,12 +12,10 @@ from torch.overrides import TorchFunctionMode
 
 from torchport.capture.repairs.repair import capture_repair
 from torchport.capture.source_lines import line_of_error
-from torchport.operators import registration
-from torchport.operators.library.linalg_solve import lstsq
-from torchport.operators.library.losses import ctc_loss
-from torchport.operators.library.shapes import is_open, linspace, logspace
-from torchport.operators.library.statistics import combinations, corrcoef, cov
-from torchport.operators.registration import replaces
+from torchport.operators import library, registration
+from torchport.operators.registration import Registered, replaces
+from torchport.torch_compat.shape_env import check
+from torchport.torch_compat.tracing import is_setitem
 
 # torch.cov, torch.corrcoef, torch.combinations, torch.linalg.lstsq, ctc_loss, torch.equal, torch.allclose.
 #
@@ -37,11 +35,9 @@ def allclose(input: Any, other: Any, rtol: float = 1e-05, atol: float = 1e-08, e
     return torch.isclose(input, other, rtol, atol, equal_nan).all().item()
 
 
-replaces("torch.cov", "torch.Tensor.cov")(cov)
-replaces("torch.corrcoef", "torch.Tensor.corrcoef")(corrcoef)
-replaces("torch.combinations")(combinations)
-replaces("torch.linalg.lstsq")(lstsq)
-replaces("torch.nn.functional.ctc_loss")(ctc_loss)
+def registered() -> tuple[Registered, ...]:
+    """Return the functions that are called in the place of torch's own, by torch's name."""
+    return (*registration.registered_in(__name__), *library.replacements())
 
 
 def _needs_value_checks(error: Exception) -> bool:
@@ -58,7 +54,7 @@ def value_checks(target: Any) -> Iterator[bool]:
 class _Instead(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
-        self._instead = registration.found(registration.registered_in(__name__))
+        self._instead = registration.found(registered())
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return self._instead.get(func, func)(*args, **(kwargs or {}))
@@ -87,7 +83,7 @@ class _OneHot(TorchFunctionMode):
             return func(*args, **kwargs)
         numbers = args[0] if args else kwargs.get("tensor", kwargs.get("input"))
         classes = numbers.max().item() + 1
-        torch._check(classes >= 0)
+        check(classes >= 0)
         return (numbers.unsqueeze(-1) == torch.arange(classes)).to(torch.int64)
 
 
@@ -99,9 +95,6 @@ def _classes(tensor: Any = None, num_classes: Any = -1, **_: Any) -> Any:
 #
 # torch.export asks whether there is one step or none, which only the running model knows. The form of torchport's
 # library does not ask.
-
-replaces("torch.linspace")(linspace)
-replaces("torch.logspace")(logspace)
 
 
 def _needs_spaced(error: Exception) -> bool:
@@ -119,11 +112,13 @@ def spaced(target: Any) -> Iterator[bool]:
 class _Spaced(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
-        self._instead = registration.found(registration.registered_in(__name__))
+        self._instead = registration.found(registered())
+        self._is_open = library.file("shapes").is_open
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        return (self._instead[func] if func in self._instead and is_open(*args, **kwargs) else func)(*args, **kwargs)
+        is_replaced = func in self._instead and self._is_open(*args, **kwargs)
+        return (self._instead[func] if is_replaced else func)(*args, **kwargs)
 
 
 # `x[i] = value` with an `i` that is a tensor of one number, `x[:, n] = value` with an `n` that is a symbolic size.
@@ -148,7 +143,7 @@ def written_places(target: Any) -> Iterator[bool]:
 
 class _Places(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is not torch.Tensor.__setitem__:
+        if not is_setitem(func):
             return func(*args, **(kwargs or {}))
         tensor, index, value = args
         parts = index if isinstance(index, tuple) else (index,)

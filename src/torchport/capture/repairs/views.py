@@ -11,11 +11,13 @@ from types import FrameType
 from typing import Any
 
 import torch
-from torch.fx.experimental.symbolic_shapes import guard_or_false
 from torch.overrides import TorchFunctionMode
 
 from torchport.capture.repairs.repair import capture_repair, program_repair
 from torchport.capture.source_lines import is_user_file
+from torchport.torch_compat import tracing
+from torchport.torch_compat.parts import part
+from torchport.torch_compat.shape_env import guard_or_false
 
 # `x.as_strided(size, stride)`, by which models cut overlapping windows, and `x.stride()`, from which they compute it.
 #
@@ -34,6 +36,8 @@ def strided_views(target: Any) -> Iterator[list[str]]:
     if not _mentioned(target):
         yield used
         return
+    for name in ("TensorBase.stride", "guard_or_false", "_get_tracing_state", "_set_tracing_state"):
+        part(name)
     as_strided, stride = torch.Tensor.as_strided, torch.Tensor.stride
 
     def by_places(
@@ -98,8 +102,8 @@ def _called_by_user() -> bool:
 
 def _order(tensor: torch.Tensor) -> list[int] | None:
     """The axes as the storage has them, slowest first; None if the tensor does not fill it without gaps."""
-    with _untraced():
-        strides = torch._C.TensorBase.stride(tensor)
+    with tracing.without_tracing_state():
+        strides = tracing.strides(tensor)
         hints = [_hint(s) for s in strides]
         order = list(range(tensor.dim()))
         if all(h is not None for h in hints):
@@ -109,18 +113,6 @@ def _order(tensor: torch.Tensor) -> list[int] | None:
             if not (guard_or_false(strides[axis] == filled) or guard_or_false(tensor.shape[axis] == 1)):
                 return None
         return order
-
-
-@contextlib.contextmanager
-def _untraced() -> Iterator[None]:
-    """While torch.jit traces, sizes are tensors; here they are numbers."""
-    tracing: Any = torch._C
-    state = tracing._get_tracing_state()
-    tracing._set_tracing_state(None)
-    try:
-        yield
-    finally:
-        tracing._set_tracing_state(state)
 
 
 def _hint(number: Any) -> Any:

@@ -22,7 +22,8 @@ from torchport.operators import composition, library, lowering, symbolic
 from torchport.operators.lowering import Lowerings
 from torchport.process import silence
 from torchport.results import Dim
-from torchport.torch_compat.exporter import exact_constants, half_reductions, quick_patterns
+from torchport.torch_compat import parts
+from torchport.torch_compat.exporter import translation_patches
 
 LOWEST_OPSET = 18  # torch's translations are written for this one; below, the graph is converted
 HIGHEST_OPSET = 23  # torch 2.13 converts its own translations up to this one
@@ -64,6 +65,8 @@ def translate(program: torch.export.ExportedProgram, request: Request, repairs: 
         repairs.append(weights_alone.name)
     if kept(program):
         repairs.append(WRITTEN_OUT)
+    for one in library.broken_files():
+        parts.note(f"feature off: operators of {one.name}; it does not load: {one.reason}")
     lowerings = Lowerings()
     try:
         program, table = mapped(program, opset, request.translations, lowerings)
@@ -71,7 +74,7 @@ def translate(program: torch.export.ExportedProgram, request: Request, repairs: 
         raise CaptureError(first_line(error)) from error
     while True:
         try:
-            with exact_constants(), half_reductions(), quick_patterns():
+            with translation_patches():
                 translated = torch.onnx.export(
                     program,
                     dynamo=True,

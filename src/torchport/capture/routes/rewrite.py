@@ -30,7 +30,10 @@ from torchport.capture.structure import Call
 from torchport.errors import CaptureError
 from torchport.process import silence
 from torchport.results import Dim, Finding
+from torchport.torch_compat import tracing
 from torchport.torch_compat.higher_order import translations
+from torchport.torch_compat.parts import has
+from torchport.torch_compat.shape_env import check
 
 NOTHING = "the capture named no line to rewrite"
 NOT_AT_IT = "there is nothing to rewrite at the line"
@@ -83,17 +86,14 @@ class _Tied(Call):
         sizes: dict[Dim, Any] = {}
         for name, tensor in zip(self.names, tensors, strict=True):
             for axis, dim in self._dims.get(name, {}).items():
-                torch._check(sizes.setdefault(dim, tensor.shape[axis]) == tensor.shape[axis])
+                check(sizes.setdefault(dim, tensor.shape[axis]) == tensor.shape[axis])
         return super().__call__(*tensors)
 
 
 def _without_cache() -> contextlib.AbstractContextManager[None]:
     """torch keeps what every operator gave on fake tensors. With sizes from long formulas, as of padded sequences, it
     takes as long to keep an answer as to find it, and the branches of a model seldom ask the same twice."""
-    from torch._dynamo import config
-
-    patched: contextlib.AbstractContextManager[None] = config.patch(fake_tensor_cache_enabled=False)
-    return patched
+    return tracing.without_fake_cache() if has("dynamo_config") else contextlib.nullcontext()
 
 
 def rewritten_program(request: Request, repairs: list[str]) -> tuple[Plan, torch.export.ExportedProgram, list[Guard]]:

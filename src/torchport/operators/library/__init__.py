@@ -1,8 +1,9 @@
 """What torchport ships where torch's own translation is missing or wrong. One file an operator, or a family of them.
 
-A file registers its functions by the names of the operators: those that build ONNX nodes with `translates`, those in
-plain PyTorch with `composes` (operators/registering.py). All files are found by themselves. An operator that this torch
-lacks is left out, and so is a file that does not load; `left_out()` lists both.
+A file registers its functions by the names of the operators (operators/registration.py): those that build ONNX nodes
+with `translates`, those in plain PyTorch with `composes`, those that repairs call with `replaces`. All files are found
+by themselves. An operator that this torch lacks is left out, and so is a file that does not load; `left_out()` lists
+both.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from torchport.errors import MissingPartError
 from torchport.operators import registration
 from torchport.operators.registration import Kind, LeftOut, Registered
 
@@ -30,15 +32,45 @@ def compositions() -> Functions:
 
 
 def registered() -> tuple[Registered, ...]:
-    """Return what the files that load have registered, for operators that are there and for those that are not."""
+    """Return the translations and compositions of the files that load, also for operators that are not there."""
+    return tuple(entry for entry in _registered() if entry.kind != "repair")
+
+
+def replacements() -> tuple[Registered, ...]:
+    """Return the functions of the files that load for repairs to call in the place of torch's own."""
+    return tuple(entry for entry in _registered() if entry.kind == "repair")
+
+
+def _registered() -> Iterator[Registered]:
     modules, _ = _loaded(tuple(__path__))
-    return tuple(entry for module in modules for entry in registration.registered_in(module))
+    return (entry for module in modules for entry in registration.registered_in(module))
+
+
+def broken_files() -> tuple[LeftOut, ...]:
+    """Return the files that do not load, with the reason."""
+    return _loaded(tuple(__path__))[1]
 
 
 def left_out() -> tuple[LeftOut, ...]:
     """Return the files that do not load and the operators that are not there, each with its reason."""
-    _, broken = _loaded(tuple(__path__))
-    return (*broken, *registration.left_out(registered()))
+    return (*broken_files(), *registration.left_out(registered()))
+
+
+def file(name: str) -> Any:
+    """Return a file of the library, for who needs more of it than its registrations.
+
+    Raises:
+        MissingPartError: it does not load.
+    """
+    try:
+        return importlib.import_module(f"{__name__}.{name}")
+    except Exception as error:
+        path = f"operators/library/{name}.py"
+        raise MissingPartError(
+            f"feature off: operators of {path}; it does not load: {_reason(error)}",
+            part=path,
+            next_step="pip install --force-reinstall torchport, with the versions in constraints.txt",
+        ) from error
 
 
 def _found(kind: Kind) -> Functions:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from torchport.operators.library.linalg_factorizations import lu_factored, solved
 from torchport.operators.library.linalg_triangular import column, is_empty, repeated
-from torchport.operators.registration import composes
+from torchport.operators.registration import composes, replaces
 
 # aten::linalg_inv, aten::linalg_solve, aten::linalg_det and what PyTorch makes of them: all by an LU factorization.
 #
@@ -157,6 +157,7 @@ def matrix_power(matrix: Tensor, exponent: int) -> Tensor:
 # Source of truth: PyTorch's answers and ATen's native/BatchLinearAlgebra.cpp.
 
 
+@replaces("torch.linalg.lstsq")
 def lstsq(input: Any, b: Any, rcond: float | None = None, *, driver: str | None = None) -> Any:
     vector = b.dim() == 1 or (input.dim() - 1 == b.dim() and b.shape == input.shape[:-1])
     right = b.unsqueeze(-1) if vector else b

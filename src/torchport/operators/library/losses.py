@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from torchport.operators.composition import only_where
 from torchport.operators.library.linalg_triangular import repeated
-from torchport.operators.registration import composes
+from torchport.operators.registration import composes, replaces
 
 # aten::cross_entropy_loss of one sample without a batch, with probabilities as target, or with label smoothing
 #
@@ -149,6 +149,7 @@ def _loss(
 # Source of truth: ATen's native/LossCTC.cpp.
 
 
+@replaces("torch.nn.functional.ctc_loss")
 def ctc_loss(
     log_probs: Any,
     targets: Any,

@@ -13,6 +13,7 @@ from onnxscript import opset18
 
 from torchport.operators.composition import only_where
 from torchport.operators.registration import composes, translates
+from torchport.torch_compat.exporter import call_op
 
 # aten::amax, aten::amin, aten::prod.dim_int, aten::all, aten::any of a tensor without axes
 #
@@ -227,8 +228,6 @@ def _scan(
     outputs: Sequence[ir.Value],
 ) -> Any:
     """Run the body along an axis of x; each state begins as the number given, in the shape that x has without it."""
-    from torch.onnx._internal.exporter._torchlib.ops.hop import call_op
-
     rank = len(x.shape)
     axis = dim % rank
     free = [i for i, size in enumerate(x.shape) if not isinstance(size, int)]

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 from onnxscript import opset18
-from torch.fx.experimental.symbolic_shapes import guard_int
 
 from torchport.operators.composition import only_where
-from torchport.operators.registration import composes, translates
+from torchport.operators.registration import composes, replaces, translates
+from torchport.torch_compat.shape_env import guard_int
 
 # aten::roll
 #
@@ -115,11 +115,13 @@ def is_open(start: Any = None, end: Any = None, steps: Any = None, *_: Any, **__
     return isinstance(steps, torch.SymInt)
 
 
+@replaces("torch.linspace")
 def linspace(start: Any, end: Any, steps: Any, *, dtype: Any = None, **_: Any) -> Any:
     dtype = dtype or _type_of(start, end)
     return _spaced(start, end, steps, dtype).to(dtype)
 
 
+@replaces("torch.logspace")
 def logspace(start: Any, end: Any, steps: Any, base: float = 10.0, *, dtype: Any = None, **_: Any) -> Any:
     dtype = dtype or _type_of(start, end)
     exponents = _spaced(start, end, steps, dtype)

@@ -61,7 +61,7 @@ def sym_float(a: Any) -> Any:
     return _number(_double(a))
 
 
-@translates("torch._sym_sqrt")
+@translates("torch.sym_sqrt")
 def sqrt(a: Any) -> Any:
     return _number(op.Sqrt(_double(a)))
 

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from torchport.operators.library.special_float64 import floating, nan_where, of_number_and_tensor, of_tensor_and_number
 from torchport.operators.registration import composes, translates
+from torchport.torch_compat.exporter import call_op
 
 op: Any = opset18  # its annotations know eager tensors only, not a graph's values
 
@@ -90,8 +91,6 @@ class _Body:
 @translates("torchport::three_terms.default")
 def three_terms(x: Any, line: Any, n: Any, kind: str, largest: float) -> Any:
     """Translate torchport::three_terms: the polynomial of the degrees n; the line for all below two."""
-    from torch.onnx._internal.exporter._torchlib.ops.hop import call_op
-
     body = _Body(f"{line.name}_{n.name}_{kind}")
     scalar, shape = ir.Shape([]), x.shape
     inputs = [

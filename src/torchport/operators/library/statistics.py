@@ -12,7 +12,7 @@ import torch
 from onnxscript import opset18
 
 from torchport.operators.library.sorting import search
-from torchport.operators.registration import composes, translates
+from torchport.operators.registration import composes, replaces, translates
 
 # torch.cov, torch.corrcoef
 #
@@ -25,6 +25,7 @@ from torchport.operators.registration import composes, translates
 # Source of truth: ATen's native/Correlation.cpp.
 
 
+@replaces("torch.cov", "torch.Tensor.cov")
 def cov(input: Any, *, correction: int = 1, fweights: Any = None, aweights: Any = None) -> Any:
     if input.dim() > 2:
         raise NotImplementedError("torch.cov of more than two axes")
@@ -48,6 +49,7 @@ def cov(input: Any, *, correction: int = 1, fweights: Any = None, aweights: Any 
     return (scaled @ (x - mean).transpose(0, 1) / divisor.clamp_min(0)).squeeze()
 
 
+@replaces("torch.corrcoef", "torch.Tensor.corrcoef")
 def corrcoef(input: Any) -> Any:
     c = cov(input)
     if c.dim() == 0:
@@ -65,6 +67,7 @@ def corrcoef(input: Any) -> Any:
 # Source of truth: ATen's native/Itertools.cpp.
 
 
+@replaces("torch.combinations")
 def combinations(input: Any, r: int = 2, with_replacement: bool = False) -> Any:
     if not isinstance(input.shape[0], int):
         raise NotImplementedError("torch.combinations of a size that varies; index with a mask of your own")
