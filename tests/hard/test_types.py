@@ -14,6 +14,7 @@ from agreement import check
 from torch import Tensor, nn
 from torch.nn import functional
 
+import torchport as tp
 from torchport.engines.onnxruntime import kernel_types
 from torchport.engines.onnxruntime.engine import has_kernels
 
@@ -130,6 +131,19 @@ def test_rounding_between_operators_stays_and_needless_casts_go() -> None:
     assert [n.op_type for n in rounded.graph] == ["Cast", "Exp", "Cast", "Cast", "Sigmoid", "Cast"]
     selected = _fitted(node("Relu", ["x"], ["a"]), node("Neg", ["a"], ["b"]), node("Exp", ["b"], ["y"]))
     assert [n.op_type for n in selected.graph] == ["Cast", "Relu", "Neg", "Exp", "Cast"]
+
+
+def test_steps_within_one_call_of_pytorch_are_not_rounded_between() -> None:
+    """The parts of an attention are computed in float32, as PyTorch does: casts stand at its ends only."""
+
+    def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return functional.scaled_dot_product_attention(q, k, v)
+
+    given = tuple(torch.randn(2, 2, 5, 8, dtype=torch.bfloat16) for _ in range(3))
+    exported = tp.export(attention, given, route="export")
+    kinds = [node.op_type for node in exported.model.graph]
+    assert kinds.count("MatMul") == 2
+    assert kinds.count("Cast") == 5  # q, k, v, k transposed, and the result
 
 
 def test_what_has_kernels_is_left_alone() -> None:

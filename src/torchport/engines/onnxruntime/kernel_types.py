@@ -12,6 +12,7 @@ import onnx_ir as ir
 from torchport.engines.onnxruntime import workarounds
 from torchport.engines.onnxruntime.decompositions import elementwise
 from torchport.irtools.inference import fill_in
+from torchport.irtools.metadata import call_of
 from torchport.results import Finding
 
 __all__ = ["Asked", "fit"]
@@ -273,9 +274,9 @@ def _undone(model: ir.Model) -> Iterator[tuple[ir.Node, ir.Value]]:
 
 
 def _one_call(producer: ir.Node | None, consumer: ir.Node) -> bool:
-    """Whether both come from one call of a torch operator: within it PyTorch computes in float32 too."""
-    call = consumer.meta.get("torchport.call")
-    return call is not None and producer is not None and producer.meta.get("torchport.call") == call
+    """Check that both nodes come from one call of a torch operator: within it PyTorch computes in float32 too."""
+    call = call_of(consumer)
+    return bool(call) and producer is not None and call_of(producer) == call
 
 
 def _fits(value: ir.Value, kind: ir.DataType | None) -> bool:
