@@ -9,7 +9,7 @@ from onnx import TensorProto, helper
 from torchport.comparison.divergence import Spread
 from torchport.comparison.layer_scan import _inside, _levels
 from torchport.comparison.pair_torch import Pair
-from torchport.numerics.check import Glance
+from torchport.numerics.check import QuickCheck
 
 
 def _graph(*lines: str) -> ir.Graph:
@@ -116,7 +116,7 @@ def test_a_tensor_that_was_compared_with_nothing_is_no_birth() -> None:
 
 
 def _pair(relative: float, *, ok: bool) -> Pair:
-    return Pair("", Glance(ok, relative, 1.0), 0)
+    return Pair("", QuickCheck(ok, relative, 1.0), 0)
 
 
 def test_whole_numbers_do_not_count_for_how_closely_tensors_agree() -> None:

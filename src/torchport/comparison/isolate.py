@@ -18,7 +18,7 @@ from torchport.editing.extract import cut
 from torchport.engines.registry import faults_of
 from torchport.engines.session import open_session
 from torchport.irtools.traversal import used_values
-from torchport.numerics.check import Glance, glance
+from torchport.numerics.check import QuickCheck, quick_check
 from torchport.numerics.tolerance import Tolerance
 from torchport.tensors import Array, numpy_dtype
 
@@ -34,12 +34,12 @@ def isolated(
     budget: int,
     limits: Callable[[str, str], Tolerance],
     say: Callable[[str], None] | None = None,
-) -> dict[str, Glance]:
+) -> dict[str, QuickCheck]:
     """How far off each paired tensor is when what it is made from is the reference's."""
     dtypes = {o.name: o.dtype for o in candidate.session.outputs}
     apart = _taken_apart(candidate.model, {n: dtypes[n] for n in pairs})
     own = {str(v.name): v for n in apart.graph for v in n.outputs}
-    found: dict[str, Glance] = {}
+    found: dict[str, QuickCheck] = {}
     pieces = candidate.slices(feeds, budget // 2, [n for n in candidate.values if n in pairs])
     for number, names in enumerate(pieces, start=1):
         (say or (lambda text: None))(f"isolating {len(pairs)} layers, slice {number} of {len(pieces)}")
@@ -53,7 +53,7 @@ def isolated(
             answers = session.run(arrays)
         for name, array in answers.items():
             limit = limits(theirs[name].dtype.name, array.dtype.name)
-            found[name] = glance(*alike(theirs[name], array), limit)
+            found[name] = quick_check(*alike(theirs[name], array), limit)
     return found
 
 

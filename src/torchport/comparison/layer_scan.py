@@ -82,7 +82,7 @@ def look(
 
 
 def _mostly_unlike(pairs: Mapping[str, Pair]) -> bool:
-    return 2 * sum(not p.glance.ok and not p.glance.relative <= _OTHER for p in pairs.values()) > len(pairs)
+    return 2 * sum(not p.check.ok and not p.check.relative <= _OTHER for p in pairs.values()) > len(pairs)
 
 
 def _where(
@@ -93,7 +93,7 @@ def _where(
     if not wrong_ends:
         return _inside(graph, pairs, levels), set(), set()
     sure, notable = levels
-    bad = {n for n, p in pairs.items() if not p.glance.ok or p.glance.relative > notable} - agree
+    bad = {n for n, p in pairs.items() if not p.check.ok or p.check.relative > notable} - agree
     good = (set(pairs) - bad) | agree
     certain = {n for n in bad if n in pairs and pairs[n].certain} | wrong_ends
     spread = Spread(graph, good, bad | wrong_ends, ends=wrong_ends, sure=sure, certain=certain)
@@ -107,8 +107,8 @@ def _inside(graph: ir.Graph, pairs: Mapping[str, Pair], levels: tuple[set[str], 
     is one from which something is made that is surely right: then its partner is another tensor.
     """
     sure, notable = levels
-    good = {n for n, p in pairs.items() if p.glance.ok or p.glance.relative <= min(notable, _SMALL)}
-    sure = {n for n in sure if pairs[n].glance.relative <= _CLOSE}
+    good = {n for n, p in pairs.items() if p.check.ok or p.check.relative <= min(notable, _SMALL)}
+    sure = {n for n in sure if pairs[n].check.relative <= _CLOSE}
     for node in graph:
         for name in [str(v.name) for v in node.outputs]:
             if name in pairs and name not in good and pairs[name].certain:
@@ -121,16 +121,16 @@ def _inside(graph: ir.Graph, pairs: Mapping[str, Pair], levels: tuple[set[str], 
 def _levels(pairs: Mapping[str, Pair], values: Mapping[str, ir.Value]) -> tuple[set[str], float]:
     """Tensors that agree as closely as most of those that agree do, and the error from which on it is no rounding."""
     kinds = {n: values[n].dtype for n in pairs if n in values}
-    errors = sorted(p.glance.relative for n, p in pairs.items() if p.glance.ok and kinds.get(n) not in _WHOLE)
+    errors = sorted(p.check.relative for n, p in pairs.items() if p.check.ok and kinds.get(n) not in _WHOLE)
     usual = errors[len(errors) // 2] if errors else 0.0
     limit = max(_USUAL * usual, _FINE, *(size for kind, size in _ROUNDING.items() if kind in kinds.values()))
-    return {n for n, p in pairs.items() if p.glance.ok and p.glance.relative <= limit}, _NOTABLE * limit
+    return {n for n, p in pairs.items() if p.check.ok and p.check.relative <= limit}, _NOTABLE * limit
 
 
 def _layer(value: ir.Value, pair: Pair | None, good: bool, carried: bool, born: set[ir.Node]) -> Layer:
     node = value.producer()
     assert node is not None
-    good = good or (pair is not None and pair.glance.ok)
+    good = good or (pair is not None and pair.check.ok)
     state: State = "agrees" if good else "no partner"
     if node in born and not good:
         state = "born" if pair is not None else state
@@ -146,5 +146,5 @@ def _layer(value: ir.Value, pair: Pair | None, good: bool, carried: bool, born: 
         origin_of(node),
         pair.partner if pair else "",
         state,
-        pair.glance if pair else None,
+        pair.check if pair else None,
     )

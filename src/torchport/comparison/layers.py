@@ -27,7 +27,7 @@ from torchport.inputs.samples import save_sample
 from torchport.irtools.metadata import origin_of
 from torchport.irtools.node_reader import is_constant
 from torchport.irtools.traversal import used_values
-from torchport.numerics.check import Glance, glance
+from torchport.numerics.check import QuickCheck, quick_check
 from torchport.numerics.error_metrics import measure
 from torchport.numerics.tolerance import Tolerance
 from torchport.results import Finding
@@ -71,7 +71,7 @@ class SavedReference:
     def _pair(self, name: str, array: Array) -> Pair:
         own = self._arrays[name]
         limit = self._limits(own.dtype.name, array.dtype.name)
-        return Pair(f"'{name}'", glance(*alike(own, array), limit), name)
+        return Pair(f"'{name}'", quick_check(*alike(own, array), limit), name)
 
     def fetch(self, keys: Mapping[str, Any]) -> Mapping[str, Array]:
         return {name: self._arrays[key] for name, key in keys.items()}
@@ -108,7 +108,7 @@ def find_layers(
             alone = isolated(candidate, reference, found.pairs, own, budget=budget, limits=limits, say=say)
             layers = tuple(_alone(x, alone.get(x.tensor)) for x in layers)
         wrong = [n for n in candidate.outputs if n not in agree]
-        hidden = [n for n in wrong if n in found.pairs and found.pairs[n].glance.ok]
+        hidden = [n for n in wrong if n in found.pairs and found.pairs[n].check.ok]
         findings = [Finding(_UNLIKE)] if found.unlike else []
         if hidden:
             findings.append(Finding(_HIDDEN.format(engine=candidate_side.engine, name=hidden[0])))
@@ -120,7 +120,7 @@ def find_layers(
         side = sides[0]
         if len(found.region.nodes) > 1 and isinstance(side, TorchSide) and side.root is not None:
             say(f"narrowing {len(found.region.nodes)} nodes")
-            right = {n for n, p in found.pairs.items() if p.glance.ok}
+            right = {n for n, p in found.pairs.items() if p.check.ok}
             ask = functools.partial(side.ask, feeds)
             told = narrowed(found.region, candidate, side.root, ask, own, right=right, limits=limits, budget=budget)
             findings += [Finding(f"{_LISTED}: {reason}") for reason in told.obstacles[-1:]]
@@ -146,7 +146,7 @@ _UNLIKE = (
 )
 
 
-def _alone(layer: Layer, seen: Glance | None) -> Layer:
+def _alone(layer: Layer, seen: QuickCheck | None) -> Layer:
     """What is off with the reference's inputs makes an error of its own, whatever else came in."""
     born = layer.state == "carried" and seen is not None and not seen.ok
     return dataclasses.replace(layer, isolated=seen, state="born" if born else layer.state)
@@ -192,7 +192,7 @@ def _divergence(
     node = region.nodes[0]
     names = [n for n in inputs_of(node) if n in candidate.values]
     shown = str(region.end.name)
-    inputs = {n: _seen(found.pairs[n].glance) if n in found.pairs else "has no partner" for n in names}
+    inputs = {n: _seen(found.pairs[n].check) if n in found.pairs else "has no partner" for n in names}
     both = _both(candidate, reference, found.pairs.get(shown), shown, feeds)
     figures = None
     if both is not None:
@@ -226,10 +226,10 @@ def _both(
     return reference.fetch({name: pair.key})[name], candidate.run(feeds, [name])[name]
 
 
-def _seen(glance: Glance) -> str:
-    if glance.max_abs == 0:
+def _seen(check: QuickCheck) -> str:
+    if check.max_abs == 0:
         return "agrees, exact"
-    return f"{'agrees' if glance.ok else 'differs'}, max abs {glance.max_abs:.1e}"
+    return f"{'agrees' if check.ok else 'differs'}, max abs {check.max_abs:.1e}"
 
 
 # One node and its data in two files, so that anyone can run it again.

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from torchport.comparison.intermediates import Layered, Slices
 from torchport.comparison.pair_torch import Pair
 from torchport.inspection.matching.matcher import beyond_doubt, match
-from torchport.numerics.check import glance
+from torchport.numerics.check import quick_check
 from torchport.numerics.tolerance import Tolerance
 from torchport.tensors import Array
 
@@ -53,10 +53,10 @@ class OnnxReference:
                 partner = self._partners.get(name)
                 if partner is not None and _comparable(own[partner], array, same_name=partner == name):
                     found[name] = self._pair(partner, name, own[partner], array)
-                if name in found and (found[name].glance.ok or found[name].certain):
+                if name in found and (found[name].check.ok or found[name].certain):
                     continue
                 others = (self._pair(n, name, own[n], array) for n in choices[name] if n != partner)
-                if (better := next((p for p in others if p.glance.ok), None)) is not None:
+                if (better := next((p for p in others if p.check.ok), None)) is not None:
                     found[name] = better
         return found
 
@@ -69,7 +69,7 @@ class OnnxReference:
     def _pair(self, partner: str, name: str, reference: Array, candidate: Array) -> Pair:
         limit = self._limits(reference.dtype.name, candidate.dtype.name)
         certain = name in self._certain and reference.shape == candidate.shape  # or it is another tensor of this name
-        return Pair(f"'{partner}'", glance(*alike(reference, candidate), limit), partner, certain)
+        return Pair(f"'{partner}'", quick_check(*alike(reference, candidate), limit), partner, certain)
 
     def fetch(self, keys: Mapping[str, Any]) -> Mapping[str, Array]:
         own = self._run(set(keys.values()))

@@ -18,7 +18,7 @@ import torch
 from torchport.comparison.intermediates import Slices
 from torchport.comparison.torch_trace import Event, watched
 from torchport.irtools.metadata import call_of, origin_of
-from torchport.numerics.check import Bucket, Glance, Sampled, glance, tells_little
+from torchport.numerics.check import Bucket, QuickCheck, Sampled, quick_check, tells_little
 from torchport.numerics.tolerance import Tolerance
 from torchport.tensors import Array, to_numpy
 
@@ -43,7 +43,7 @@ class Pair:
     """
 
     partner: str
-    glance: Glance
+    check: QuickCheck
     key: Any
     certain: bool = True
     arrays: tuple[Array, Array] | None = dataclasses.field(default=None, compare=False, repr=False)
@@ -82,7 +82,7 @@ class Pairing:
         # inside an operator is not: it may be what went into the operator, where a node forgot to change it.
         far = {n: p for n, p in self._far.items() if self._is_last(n) or not self._origins[n].operator}
         found = {**far, **self._known()}
-        for name in self._moved({n for n, p in differing.items() if n in self._near and not p.glance.ok}):
+        for name in self._moved({n for n, p in differing.items() if n in self._near and not p.check.ok}):
             found.pop(name, None)
         return {**found, **differing}
 
@@ -132,7 +132,7 @@ class Pairing:
                 here = self._origins[name].module == event.module
                 wanted |= here and kin(event.operator, self._origins[name].operator)
                 if (here or (elsewhere and name not in far)) and name in possible:
-                    seen = glance(array, arrays[name], limit)
+                    seen = quick_check(array, arrays[name], limit)
                     if seen.ok:
                         (near if here else far)[name] = Pair(str(event), seen, event.order)
                         alike |= here
@@ -265,7 +265,7 @@ class Pairing:
 
         def hold(event: Event, array: Array) -> None:
             name, certain = expected[event.order]
-            seen = glance(array, arrays[name], self._limits(event.dtype))
+            seen = quick_check(array, arrays[name], self._limits(event.dtype))
             both = None
             if not seen.ok and self._kept < _KEPT and array.nbytes <= _KEPT_BYTES:
                 self._kept += 1

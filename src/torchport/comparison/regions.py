@@ -23,7 +23,7 @@ from torchport.conversion.export import export
 from torchport.editing.extract import cut
 from torchport.errors import TorchportError
 from torchport.irtools.metadata import origin_of
-from torchport.numerics.check import glance
+from torchport.numerics.check import quick_check
 from torchport.numerics.tolerance import Tolerance
 from torchport.tensors import Array, to_numpy
 from torchport.torch_compat.tracing import tree_flatten, tree_unflatten
@@ -132,7 +132,7 @@ def _as_inputs(reference: Layered, given: tuple[torch.Tensor, ...]) -> dict[str,
 
 
 def _same(a: Array, b: Array) -> bool:
-    return (a.shape, a.dtype) == (b.shape, b.dtype) and glance(b, a).ok
+    return (a.shape, a.dtype) == (b.shape, b.dtype) and quick_check(b, a).ok
 
 
 class _Called(torch.nn.Module):

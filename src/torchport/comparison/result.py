@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from torchport.comparison.mixed_precision import Precision
-from torchport.numerics.check import Glance
+from torchport.numerics.check import QuickCheck
 from torchport.numerics.error_metrics import Figures
 from torchport.results import Finding, Origin
 
@@ -39,8 +39,8 @@ class Layer:
     origin: Origin
     partner: str
     state: State
-    glance: Glance | None = None
-    isolated: Glance | None = None
+    glance: QuickCheck | None = None
+    isolated: QuickCheck | None = None
 
 
 @dataclasses.dataclass(frozen=True)

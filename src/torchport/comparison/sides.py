@@ -26,7 +26,7 @@ from torchport.errors import EngineError, ForwardError, InputError, RandomModelE
 from torchport.files import onnx_files
 from torchport.inputs.binding import nested
 from torchport.inputs.samples import Sample, read_samples
-from torchport.numerics.check import glance, rounded
+from torchport.numerics.check import quick_check, rounded
 from torchport.numerics.error_metrics import Figures, merged
 from torchport.process import silence
 from torchport.results import Finding
@@ -264,7 +264,7 @@ def _moved(once: Mapping[str, Any], again: Mapping[str, Any]) -> list[str]:
 
 
 def _alike(once: list[Array], again: list[Array]) -> bool:
-    return len(once) == len(again) and all(glance(a, b).ok for a, b in zip(once, again, strict=True))
+    return len(once) == len(again) and all(quick_check(a, b).ok for a, b in zip(once, again, strict=True))
 
 
 # What came of each sample of a comparison.

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from torchport.numerics.tolerance import FLOOR, LARGE, Tolerance, chunks, flat, floor, largest, scale, tolerance
+from torchport.numerics.streaming import Errors
+from torchport.numerics.tolerance import FLOOR, LARGE, Tolerance, flat_parts, largest, scale, tolerance
 from torchport.results import OutputCheck
 from torchport.tensors import FLOATS, Array, numpy_dtype
 
@@ -25,104 +26,42 @@ def rounded(array: Array, dtype: str) -> Array:
 
 def check_output(name: str, reference: Array, candidate: Array, limit: Tolerance) -> OutputCheck:
     """Compare one output; `problem` says in words what is wrong, empty when it agrees."""
-    for what, want, got in (
-        ("dtype", reference.dtype, candidate.dtype),
-        ("shape", reference.shape, candidate.shape),
-    ):
-        if want != got:
-            problem = f"{what} is {_show(got)}, expected {_show(want)}"
-            return OutputCheck(name, math.inf, math.inf, math.nan, -math.inf, problem)
+    problem = kind_problem(reference, candidate)
+    if problem:
+        return OutputCheck(name, math.inf, math.inf, math.nan, -math.inf, problem)
     if reference.dtype.kind in "OSU":
-        same = bool(np.array_equal(reference, candidate))
-        return OutputCheck(name, 0.0, 0.0, 1.0, math.inf, "" if same else "texts differ")
-    return _Figures(floor(reference, candidate, limit), limit).check(name, reference, candidate)
+        return OutputCheck(name, 0.0, 0.0, 1.0, math.inf, text_problem(reference, candidate))
+    found = Errors().over(reference, candidate, limit)
+    problem = number_problem(found, reference, candidate)
+    return OutputCheck(name, found.max_abs, found.max_rel, found.cosine, found.sqnr, problem)
 
 
-def _show(value: object) -> str:
-    return str(list(value)) if isinstance(value, tuple) else str(value)
+def kind_problem(reference: Array, candidate: Array) -> str:
+    """Return which of dtype and shape is another; empty if both are the same."""
+    if reference.dtype != candidate.dtype:
+        return f"dtype is {candidate.dtype}, expected {reference.dtype}"
+    if reference.shape != candidate.shape:
+        return f"shape is {list(candidate.shape)}, expected {list(reference.shape)}"
+    return ""
 
 
-class _Figures:
-    """Error figures gathered chunk by chunk."""
-
-    def __init__(self, floor: float, limit: Tolerance) -> None:
-        self.limit = limit
-        self.floor = floor
-        self.max_abs = self.max_rel = 0.0
-        self.signal = self.noise = self.dot = self.other = 0.0
-        self.wrong = self.special = self.seen = 0
-        self.first_wrong: int | None = None
-
-    def check(self, name: str, reference: Array, candidate: Array) -> OutputCheck:
-        ref, cand = flat(reference), flat(candidate)
-        for a, b in zip(chunks(ref), chunks(cand), strict=True):
-            self._add(a, b)
-        if self.special:
-            self.max_abs = self.max_rel = math.inf
-        problem = self._problem(reference, ref, cand)
-        return OutputCheck(name, self.max_abs, self.max_rel, self._cosine(), self._sqnr(), problem)
-
-    def _add(self, ref: Array, cand: Array) -> None:
-        if ref.dtype.kind in "biu":
-            wrong = ref != cand
-            a, b = ref.astype(np.float64), cand.astype(np.float64)
-            error = np.abs(a - b)
-            special = np.zeros(a.shape, bool)
-        else:
-            a, b = ref.astype(np.float64), cand.astype(np.float64)
-            special = ~(np.isfinite(a) & np.isfinite(b))
-            with np.errstate(invalid="ignore"):
-                error = np.abs(a - b)
-            agree = (np.isnan(a) & np.isnan(b)) | (a == b)
-            with np.errstate(invalid="ignore"):
-                within = error <= self.limit.rtol * np.abs(a) + self.floor
-            wrong = np.where(special, ~agree, ~within)
-        self._gather(a[~special], b[~special], error[~special])
-        self.special += int((special & wrong).sum())
-        self._count(wrong)
-
-    def _gather(self, a: Array, b: Array, error: Array) -> None:
-        self.max_abs = max(self.max_abs, float(error.max(initial=0.0)))
-        nonzero = a != 0
-        self.max_rel = max(self.max_rel, float((error[nonzero] / np.abs(a[nonzero])).max(initial=0.0)))
-        self.signal += float(a @ a)
-        self.noise += float(error @ error)
-        self.dot += float(a @ b)
-        self.other += float(b @ b)
-
-    def _count(self, wrong: Array) -> None:
-        if wrong.any() and self.first_wrong is None:
-            self.first_wrong = self.seen + int(np.argmax(wrong))
-        self.wrong += int(wrong.sum())
-        self.seen += wrong.size
-
-    def _cosine(self) -> float:
-        length = math.sqrt(self.signal * self.other)
-        if length == 0:
-            return 1.0 if self.signal == self.other else 0.0
-        if not math.isfinite(length):
-            return math.nan  # squares that float64 cannot hold
-        return min(1.0, self.dot / length)
-
-    def _sqnr(self) -> float:
-        """Signal to quantization noise ratio in decibels."""
-        if self.noise == 0:
-            return -math.inf if self.special else math.inf
-        ratio = self.signal / self.noise if math.isfinite(self.noise) else 0.0
-        return 10 * math.log10(ratio) if ratio else -math.inf
-
-    def _problem(self, shaped: Array, ref: Array, cand: Array) -> str:
-        if not self.wrong:
-            return ""
-        first = self.first_wrong or 0
-        width = 2 if shaped.dtype.kind == "c" else 1
-        place = [int(i) for i in np.unravel_index(first // width, shaped.shape)] if shaped.shape else []
-        share = f"{self.wrong} of {self.seen} numbers"
-        kind = ", NaN or Inf in other places" if self.special else ""
-        return f"{share} differ{kind}; first at {place}: {cand[first]}, expected {ref[first]}"
+def text_problem(reference: Array, candidate: Array) -> str:
+    """Return that the texts of two arrays differ; empty if they do not."""
+    return "" if np.array_equal(reference, candidate) else "texts differ"
 
 
-# Whether two tensors agree, found out fast: a comparison of layers looks at hundreds of them.
+def number_problem(found: Errors, reference: Array, candidate: Array) -> str:
+    """Return how many numbers of two arrays differ, and which one first; empty if none does."""
+    if found.first_wrong is None:
+        return ""
+    width = 2 if reference.dtype.kind == "c" else 1
+    place = [int(i) for i in np.unravel_index(found.first_wrong // width, reference.shape)] if reference.shape else []
+    kind = "" if found.first_special is None else ", NaN or Inf in other places"
+    got, expected = (flat_parts(array)[found.first_wrong] for array in (candidate, reference))
+    return f"{found.wrong} of {found.count} numbers differ{kind}; first at {place}: {got}, expected {expected}"
+
+
+# The quick check: a comparison of layers looks at hundreds of tensors.
 
 _SAMPLES = 512
 _FIRST = 16  # of them, which mostly tell already
@@ -133,7 +72,7 @@ _FINE = 1e-30  # a limit below that may be rounded to zero in float32
 
 
 @dataclasses.dataclass(frozen=True)
-class Glance:
+class QuickCheck:
     """How far apart two tensors are, in short.
 
     Attributes:
@@ -154,22 +93,24 @@ class Glance:
         return self.max_abs / self.scale if self.scale else math.inf
 
 
-def glance(reference: Array, candidate: Array, limit: Tolerance | None = None) -> Glance:
-    """Compare two tensors by the rule of `proving.metrics.check_output`, in one pass where that is clear."""
+def quick_check(reference: Array, candidate: Array, limit: Tolerance | None = None) -> QuickCheck:
+    """Compare two tensors by the rule of `check_output`, in one pass where that is clear."""
     limit = limit or tolerance(reference.dtype.name)
     if reference.dtype.kind in "OSU" or candidate.dtype.kind in "OSU":
         same = reference.shape == candidate.shape and bool(np.array_equal(reference, candidate))
-        return Glance(same, 0.0 if same else math.inf, 0.0)
+        return QuickCheck(same, 0.0 if same else math.inf, 0.0)
     if reference.dtype == np.float32 and candidate.dtype == np.float32 and reference.shape == candidate.shape:
         found = _in_float32(reference, candidate, limit)
         if found is not None:
             return found
     checked = check_output("", reference, candidate, limit)
     same_shape = reference.shape == candidate.shape
-    return Glance(checked.ok, checked.max_abs, scale(reference, candidate, limit) if same_shape else largest(reference))
+    return QuickCheck(
+        checked.ok, checked.max_abs, scale(reference, candidate, limit) if same_shape else largest(reference)
+    )
 
 
-def _in_float32(reference: Array, candidate: Array, limit: Tolerance) -> Glance | None:
+def _in_float32(reference: Array, candidate: Array, limit: Tolerance) -> QuickCheck | None:
     """The verdict where float32 arithmetic is enough to tell; in pieces that stay in the processor's cache."""
     ours, theirs = (np.ascontiguousarray(a).reshape(-1) for a in (reference, candidate))
     error, size = (np.empty(min(_PIECE, ours.size), np.float32) for _ in range(2))
@@ -185,9 +126,9 @@ def _in_float32(reference: Array, candidate: Array, limit: Tolerance) -> Glance 
         if floor < _FINE:
             return None
         if worst <= _SURE * floor:
-            return Glance(True, worst, most)
+            return QuickCheck(True, worst, most)
         if worst * _SURE > limit.rtol * most + floor:
-            return Glance(False, worst, most)  # more than is allowed anywhere
+            return QuickCheck(False, worst, most)  # more than is allowed anywhere
         share = 0.0  # of what is allowed
         for a, b in _pieces(ours, theirs):
             off, own = error[: a.size], size[: a.size]
@@ -197,7 +138,7 @@ def _in_float32(reference: Array, candidate: Array, limit: Tolerance) -> Glance 
             own += np.float32(floor)
             off /= own
             share = max(float(off.max()), share)
-    return Glance(share < 1, worst, most) if abs(share - 1) > _DOUBT else None
+    return QuickCheck(share < 1, worst, most) if abs(share - 1) > _DOUBT else None
 
 
 def _pieces(*arrays: Array) -> Iterator[tuple[Array, ...]]:

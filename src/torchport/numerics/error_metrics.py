@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from torchport.errors import OptionError
-from torchport.numerics.check import check_output
-from torchport.numerics.streaming import EDGES, PIECE, WHOLE, Sums, errors, flat_parts, max_ulp, percentile, pieces
-from torchport.numerics.tolerance import Tolerance, tolerance as default_tolerance
+from torchport.numerics.check import kind_problem, number_problem, text_problem
+from torchport.numerics.streaming import EDGES, PIECE, Distribution, max_ulp
+from torchport.numerics.tolerance import Tolerance, flat_parts, tolerance as default_tolerance
 from torchport.tensors import Array
-
-# How far two tensors are apart, in every figure people ask for.
-#
-# Whether they agree is decided in one place, `proving.metrics.check_output`; the figures here only explain it.
 
 Metric = Callable[[Array, Array], float]
 
@@ -124,17 +120,18 @@ def measure(
     reference, candidate = _plain(reference), _plain(candidate)
     limit = _limit(reference.dtype.name, tolerance)
     bare = Figures(name, reference.shape, reference.dtype.name, flat_parts(reference).size)
-    with np.errstate(all="ignore"):
-        check = check_output(name, reference, candidate, limit)
-    found = dataclasses.replace(bare, ok=check.ok, problem=check.problem)
-    own = _own(metrics or {}, reference, candidate)
-    if reference.shape != candidate.shape:
-        return dataclasses.replace(found, own=own)
-    if "O" in (reference.dtype.kind, candidate.dtype.kind):
-        return dataclasses.replace(found, own=own, **_text_figures(reference, candidate))
-    return dataclasses.replace(
-        found, own=own, **_numbers(reference, candidate, limit), **top_places(reference, candidate)
-    )
+    problem = kind_problem(reference, candidate)
+    found: dict[str, Any] = {"own": _own(metrics or {}, reference, candidate)}
+    if reference.shape == candidate.shape:
+        if "O" in (reference.dtype.kind, candidate.dtype.kind):
+            problem = problem or text_problem(reference, candidate)
+            found |= _text_figures(reference, candidate)
+        elif flat_parts(reference).size == flat_parts(candidate).size:  # else complex against real
+            errors = Distribution(reference, candidate, limit)
+            problem = problem or number_problem(errors, reference, candidate)
+            found |= _number_figures(errors, reference, candidate)
+        found |= top_places(reference, candidate)
+    return dataclasses.replace(bare, ok=not problem, problem=problem, **found)
 
 
 def measure_sequence(name: str, items: Sequence[Figures], lengths: tuple[int, int]) -> Figures:
@@ -221,44 +218,28 @@ def _scalar(value: Any) -> Any:
     return str(plain) if isinstance(plain, (complex, bytes)) else float(plain)
 
 
-def _numbers(reference: Array, candidate: Array, limit: Tolerance) -> dict[str, Any]:
-    ref, cand = flat_parts(reference), flat_parts(candidate)
-    if ref.size != cand.size:  # complex against real
-        return {}
-    sums = Sums(keep=ref.size <= WHOLE)
-    with np.errstate(all="ignore"):
-        for piece in pieces(ref, cand, limit):
-            sums.add(piece)
+def _number_figures(errors: Distribution, reference: Array, candidate: Array) -> dict[str, Any]:
     width = 2 if reference.dtype.kind == "c" else 1
-
-    def p99(relative: bool) -> float:
-        def values() -> Iterable[Array]:
-            if sums.keep:
-                return sums.kept[relative]
-            return (errors(piece, relative) for piece in pieces(ref, cand, limit))
-
-        return percentile(values, sums.rel_count if relative else sums.abs_count, 0.99)
-
-    nan_reference, nan_candidate, inf_reference, inf_candidate = (int(n) for n in sums.special)
-    wrong, special = sums.first_wrong, sums.first_special
+    nan_reference, nan_candidate, inf_reference, inf_candidate = (int(n) for n in errors.special)
+    wrong, special = errors.first_wrong, errors.first_special
     return {
-        "max_abs": sums.max_abs,
-        "mean_abs": sums.abs / max(1, sums.abs_count),
-        "p99_abs": p99(relative=False),
-        "max_rel": sums.max_rel,
-        "mean_rel": sums.rel / max(1, sums.rel_count),
-        "p99_rel": p99(relative=True),
-        "cosine": sums.cosine(),
-        "sqnr": sums.sqnr(),
-        "max_ulp": max_ulp(ref, cand),
-        "mismatched": sums.wrong / max(1, ref.size),
+        "max_abs": errors.max_abs,
+        "mean_abs": errors.mean_abs,
+        "p99_abs": errors.p99(relative=False),
+        "max_rel": errors.max_rel,
+        "mean_rel": errors.mean_rel,
+        "p99_rel": errors.p99(relative=True),
+        "cosine": errors.cosine,
+        "sqnr": errors.sqnr,
+        "max_ulp": max_ulp(flat_parts(reference), flat_parts(candidate)),
+        "mismatched": errors.wrong / max(1, errors.count),
         "nan_reference": nan_reference,
         "nan_candidate": nan_candidate,
         "inf_reference": inf_reference,
         "inf_candidate": inf_candidate,
         "first_special": None if special is None else _index(reference, special, width),
         "first_mismatch": None if wrong is None else _mismatch(reference, candidate, wrong, width),
-        "histogram": Histogram(int(sums.histogram[0]), EDGES, tuple(int(n) for n in sums.histogram[1:])),
+        "histogram": Histogram(int(errors.histogram[0]), EDGES, tuple(int(n) for n in errors.histogram[1:])),
     }
 
 

@@ -1,4 +1,4 @@
-"""Error figures of two arrays, gathered piece by piece so that memory stays small beside the arrays.
+"""Error statistics of two arrays, gathered piece by piece so that memory stays small beside the arrays.
 
 An error is ``|reference - candidate|``. Where both are the same NaN or Inf there is none; where only one is, or they
 are different ones, it is infinite. A relative error is an error over the reference's magnitude; where the reference is
@@ -10,26 +10,17 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator
+from typing import Self
 
 import numpy as np
 
-from torchport.numerics.tolerance import Tolerance, floor as floor_of
+from torchport.numerics.tolerance import Tolerance, flat_parts, floor as floor_of
 from torchport.tensors import Array
 
 PIECE = 1 << 18  # numbers looked at together: a dozen float64 temporaries of 2 MB
 WHOLE = 1 << 21  # errors sorted in one go; more are counted digit by digit
+_THREADED = 8192  # numbers from which on BLAS may use threads
 EDGES = tuple(10.0**power for power in range(-12, 7))
-
-
-def flat_parts(array: Array) -> Array:
-    """One row of real numbers: complex ones as real and imaginary part in turn, narrow integers as int8."""
-    flat = np.asarray(array, order="C").reshape(-1)
-    if flat.dtype.kind == "c":
-        return flat.view(flat.real.dtype)
-    name = flat.dtype.name
-    if flat.dtype.kind == "V" and name.startswith(("int", "uint")):  # int4 and the like, lent by ml_dtypes
-        return flat.astype(np.uint8 if name.startswith("u") else np.int8)
-    return flat
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,8 +36,8 @@ class Piece:
 
 
 def pieces(reference: Array, candidate: Array, limit: Tolerance) -> Iterator[Piece]:
-    """Both arrays in step. `wrong` follows `proving.metrics`, whose verdict counts; a test holds the two together."""
-    floor = floor_of(reference, candidate, limit)
+    """Iterate over both arrays in step; `wrong` decides whether two arrays agree, here and nowhere else."""
+    floor = floor_of(reference, candidate, limit) if limit.atol else 0.0
     exact = reference.dtype.kind in "biu"
     for start in range(0, reference.size, PIECE):
         ref, cand = reference[start : start + PIECE], candidate[start : start + PIECE]
@@ -156,65 +147,115 @@ def counted(values: Array) -> Array:
     return np.concatenate([[zeros], np.bincount(places, minlength=len(EDGES) + 1)])
 
 
-class Sums:
-    """What is added up over the pieces; of arrays small enough to sort, the errors themselves too."""
+class Errors:
+    """Error statistics of two arrays, added up piece by piece.
 
-    def __init__(self, keep: bool) -> None:
-        self.keep = keep
-        self.kept: dict[bool, list[Array]] = {False: [], True: []}  # absolute and relative errors
-        self.special = np.zeros(4, np.int64)  # NaN in the reference and the candidate, Inf in both
-        self.histogram = np.zeros(len(EDGES) + 2, np.int64)
-        self.wrong = self.abs_count = self.rel_count = 0
-        self.abs = self.rel = self.max_abs = self.max_rel = 0.0
+    Attributes:
+        count: the numbers looked at; a complex one is two.
+        finite: those of them that are finite in both arrays.
+        wrong: those beyond the tolerance.
+        total: the sum of the finite absolute errors.
+        first_special: where NaN or Inf first disagree; None if they never do.
+
+    Example:
+        >>> Errors().over(reference, candidate, Tolerance(1e-3, 1e-5)).max_abs
+    """
+
+    def __init__(self) -> None:
+        self.count = self.finite = self.wrong = self.rel_count = 0
+        self.total = self.rel_total = self.max_abs = self.max_rel = 0.0
         self.signal = self.noise = self.dot = self.other = 0.0
         self.first_wrong: int | None = None
         self.first_special: int | None = None
 
-    def add(self, piece: Piece) -> None:
-        self._add_errors(errors(piece, False), errors(piece, True))
-        both = (piece.reference, piece.candidate)
-        self.special += [int(test(side).sum()) for test in (np.isnan, np.isinf) for side in both]
+    def over(self, reference: Array, candidate: Array, limit: Tolerance) -> Self:
+        """Add all pieces of two arrays of as many numbers."""
+        with np.errstate(all="ignore"):
+            for piece in pieces(flat_parts(reference), flat_parts(candidate), limit):
+                self.add(piece, errors(piece, False), errors(piece, True))
+        return self
+
+    def add(self, piece: Piece, absolute: Array, relative: Array) -> None:
+        """Add a piece, whose errors are given."""
+        self.count += piece.wrong.size
         self.wrong += int(piece.wrong.sum())
         self.first_wrong = _first(self.first_wrong, piece.start, piece.wrong)
         self.first_special = _first(self.first_special, piece.start, piece.special & piece.wrong)
-        plain = ~piece.special if piece.special.any() else slice(None)
-        self._add_products(piece.reference[plain], piece.candidate[plain])
-
-    def _add_errors(self, absolute: Array, relative: Array) -> None:
-        if self.keep:
-            self.kept[False].append(absolute)
-            self.kept[True].append(relative)
-        self.histogram += counted(absolute)
-        self.abs_count += absolute.size
-        self.rel_count += relative.size
-        self.abs += float(absolute.sum())
-        self.rel += float(relative.sum())
         self.max_abs = max(self.max_abs, float(absolute.max(initial=0.0)))
         self.max_rel = max(self.max_rel, float(relative.max(initial=0.0)))
+        self.rel_count += relative.size
+        self.rel_total += float(relative.sum())
+        finite = ~piece.special if piece.special.any() else slice(None)
+        self._add_products(piece.reference[finite], piece.candidate[finite], piece.error[finite])
 
-    def _add_products(self, a: Array, b: Array) -> None:
+    def _add_products(self, a: Array, b: Array, error: Array) -> None:
+        self.finite += error.size
+        self.total += float(error.sum())
         self.signal += _product(a, a)
         self.other += _product(b, b)
         self.dot += _product(a, b)
-        self.noise += _product(a - b, a - b)
+        self.noise += _product(error, error)
 
+    @property
+    def mean_abs(self) -> float:
+        return self.total / max(1, self.finite) if self.first_special is None else math.inf
+
+    @property
+    def mean_rel(self) -> float:
+        return self.rel_total / max(1, self.rel_count)
+
+    @property
     def cosine(self) -> float:
-        length = math.sqrt(self.signal) * math.sqrt(self.other)
+        square = self.signal * self.other  # its root is exact where the arrays are equal
+        length = math.sqrt(square) if 0 < square < math.inf else math.sqrt(self.signal) * math.sqrt(self.other)
         if length == 0:
             return 1.0 if self.signal == self.other else 0.0
         return max(-1.0, min(1.0, self.dot / length)) if math.isfinite(length) else math.nan
 
+    @property
     def sqnr(self) -> float:
+        """The signal to quantization noise ratio in decibels."""
         if self.noise == 0:
             return math.inf if self.first_special is None else -math.inf
         if self.signal == 0 or not math.isfinite(self.noise):
             return -math.inf
-        return 10 * (math.log10(self.signal) - math.log10(self.noise))
+        ratio = self.signal / self.noise
+        return 10 * (math.log10(ratio) if 0 < ratio < math.inf else math.log10(self.signal) - math.log10(self.noise))
+
+
+class Distribution(Errors):
+    """The statistics, and how the errors are spread: their histogram, percentiles, and counts of NaN and Inf."""
+
+    def __init__(self, reference: Array, candidate: Array, limit: Tolerance) -> None:
+        super().__init__()
+        self._parts = flat_parts(reference), flat_parts(candidate), limit
+        self._keep = self._parts[0].size <= WHOLE
+        self._kept: dict[bool, list[Array]] = {False: [], True: []}  # absolute and relative errors
+        self.special = np.zeros(4, np.int64)  # NaN in the reference and the candidate, Inf in both
+        self.histogram = np.zeros(len(EDGES) + 2, np.int64)
+        self.over(reference, candidate, limit)
+
+    def add(self, piece: Piece, absolute: Array, relative: Array) -> None:
+        super().add(piece, absolute, relative)
+        both = (piece.reference, piece.candidate)
+        self.special += [int(test(side).sum()) for test in (np.isnan, np.isinf) for side in both]
+        self.histogram += counted(absolute)
+        if self._keep:
+            self._kept[False].append(absolute)
+            self._kept[True].append(relative)
+
+    def p99(self, *, relative: bool) -> float:
+        """The value that 99 of 100 errors do not exceed; where the errors are too many to keep, by further passes."""
+        count = self.rel_count if relative else int(self.histogram.sum())
+        return percentile(lambda: self._errors(relative), count, 0.99)
+
+    def _errors(self, relative: bool) -> Iterable[Array]:
+        return self._kept[relative] if self._keep else (errors(piece, relative) for piece in pieces(*self._parts))
 
 
 def _product(a: Array, b: Array) -> float:
-    """``a @ b`` without BLAS, whose threads wait for each other longer than the sum takes."""
-    return float(np.einsum("i,i->", a, b))
+    """Return ``a @ b``; of long arrays without BLAS, whose threads wait for each other longer than the sum takes."""
+    return float(a @ b if a.size < _THREADED else np.einsum("i,i->", a, b))
 
 
 def _first(known: int | None, start: int, mask: Array) -> int | None:

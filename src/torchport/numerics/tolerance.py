@@ -118,15 +118,20 @@ def _is_written(number: Any) -> bool:
     return bool(short == number) or abs(float(number)) in _LIMITS
 
 
-def flat(array: Array) -> Array:
-    """The numbers in a row, complex ones as two."""
-    row = np.ascontiguousarray(array).reshape(-1)
-    return row.view(row.real.dtype) if row.dtype.kind == "c" else row
+def flat_parts(array: Array) -> Array:
+    """One row of real numbers: complex ones as real and imaginary part in turn, narrow integers as int8."""
+    flat = np.asarray(array, order="C").reshape(-1)
+    if flat.dtype.kind == "c":
+        return flat.view(flat.real.dtype)
+    name = flat.dtype.name
+    if flat.dtype.kind == "V" and name.startswith(("int", "uint")):  # int4 and the like, lent by ml_dtypes
+        return flat.astype(np.uint8 if name.startswith("u") else np.int8)
+    return flat
 
 
 def chunks(array: Array) -> list[Array]:
     """The numbers in pieces of a row."""
-    row = flat(array)
+    row = flat_parts(array)
     return [row[i : i + _CHUNK] for i in range(0, row.size, _CHUNK)]
 
 

@@ -12,6 +12,8 @@ import numpy as np
 import onnx_ir as ir
 
 from torchport.errors import FileError
+from torchport.numerics.streaming import Errors
+from torchport.numerics.tolerance import EXACT, largest
 from torchport.tensors import Array
 
 _PIECE = 1 << 20  # numbers looked at together
@@ -27,7 +29,7 @@ class Apart:
     """How far the numbers of two tensors of one shape are from each other.
 
     Attributes:
-        differ: how many of the `count` numbers are not the same; NaN is the same as NaN.
+        differ: how many of the `count` numbers are not the same; NaN is the same as NaN, a complex number counts twice.
         max_abs: the largest difference, infinite where only one of two numbers is finite.
         mean_abs: over all numbers that are finite in both.
         relative: the largest difference beside the largest number of the first tensor.
@@ -132,44 +134,14 @@ def _pieces(a: Array, b: Array) -> Iterator[tuple[Array, Array]]:
 
 
 def apart(a: ir.TensorProtocol, b: ir.TensorProtocol) -> Apart | None:
-    """How far two tensors of one shape are apart; None for texts. Their dtypes may differ."""
+    """Return how far two tensors of one shape are apart; None for texts. Their dtypes may differ."""
     if ir.DataType.STRING in (a.dtype, b.dtype) or tuple(a.shape) != tuple(b.shape):
         return None
-    kind: Any = np.complex128 if a.dtype in _COMPLEX or b.dtype in _COMPLEX else np.float64
-    sums = _Sums()
-    for x, y in _pieces(_numbers(a), _numbers(b)):
-        sums.add(x.astype(kind), y.astype(kind))
-    return sums.result()
-
-
-class _Sums:
-    """What is summed up over the pieces."""
-
-    def __init__(self) -> None:
-        self.count = self.finite = self.differ = 0
-        self.max_abs = self.total = self.largest = 0.0
-        self.dot = self.one = self.other = 0.0
-
-    def add(self, a: Array, b: Array) -> None:
-        same = (a == b) | (np.isnan(a) & np.isnan(b))
-        finite = np.isfinite(a) & np.isfinite(b)
-        self.count += a.size
-        self.differ += int((~same).sum())
-        if bool((~same & ~finite).any()):
-            self.max_abs = math.inf
-        a, b = a[finite], b[finite]
-        error = np.abs(a - b)
-        self.finite += a.size
-        self.total += float(error.sum())
-        self.max_abs = max(self.max_abs, float(error.max(initial=0.0)))
-        self.largest = max(self.largest, float(np.abs(a).max(initial=0.0)))
-        self.dot += float(np.vdot(a, b).real)
-        self.one += float(np.vdot(a, a).real)
-        self.other += float(np.vdot(b, b).real)
-
-    def result(self) -> Apart:
-        length = math.sqrt(self.one) * math.sqrt(self.other)
-        cosine = self.dot / length if length else float(self.one == self.other)
-        relative = self.max_abs / self.largest if self.largest else math.inf if self.max_abs else 0.0
-        mean = self.total / self.finite if self.finite else math.nan
-        return Apart(self.count, self.differ, self.max_abs, mean, relative, max(-1.0, min(1.0, cosine)))
+    one, other = _numbers(a), _numbers(b)
+    if (a.dtype in _COMPLEX) != (b.dtype in _COMPLEX):
+        one, other = one.astype(np.complex128), other.astype(np.complex128)
+    found = Errors().over(one, other, EXACT)
+    size = largest(one)
+    relative = found.max_abs / size if size else math.inf if found.max_abs else 0.0
+    mean = found.total / found.finite if found.finite else math.nan
+    return Apart(found.count, found.wrong, found.max_abs, mean, relative, found.cosine)

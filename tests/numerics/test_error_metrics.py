@@ -17,7 +17,7 @@ from hypothesis.extra import numpy as hnp
 from torchport.cli.output import print_json
 from torchport.errors import OptionError
 from torchport.numerics import streaming
-from torchport.numerics.check import check_output, glance
+from torchport.numerics.check import check_output, quick_check
 from torchport.numerics.error_metrics import Figures, measure, measure_sequence, merged
 from torchport.numerics.tolerance import EXACT, Tolerance, tolerance
 
@@ -25,7 +25,7 @@ F32 = np.float32
 
 
 def _agrees(a: np.ndarray, b: np.ndarray, limit: object) -> bool:
-    return glance(a, b, limit).ok  # type: ignore[arg-type]
+    return quick_check(a, b, limit).ok  # type: ignore[arg-type]
 
 
 def f32(*numbers: float) -> Any:
