@@ -14,7 +14,7 @@ from torchport.comparison.tensor_cache import Recorded, fit, is_tensor, typed
 from torchport.editing.extract import cut, without_unused_inputs
 from torchport.errors import EngineError, InputError, OptionError, TorchportError
 from torchport.files import onnx_files
-from torchport.irtools.metadata import module_of
+from torchport.irtools.metadata import origin_of
 from torchport.irtools.node_reader import is_constant, is_constant_node
 from torchport.irtools.traversal import used_values
 from torchport.numerics.check import rounded
@@ -205,7 +205,7 @@ class _Search:
             model=model,
             inputs=feeds,
             names=tuple(str(n.name or n.outputs[0].name) for n in nodes),
-            origins=tuple(_origin(n) for n in nodes),
+            origins=tuple(origin_of(n) for n in nodes),
             nodes=len(nodes),
             checks=self.checks,
             whole=len(self._units.model.graph),
@@ -282,11 +282,6 @@ def _handing_on(part: ir.Model) -> ir.Model | None:
     opsets = {"": part.graph.opset_imports.get("", 17)}
     graph = ir.Graph(inputs, [n.outputs[0] for n in nodes], nodes=nodes, opset_imports=opsets, name="hand_on")
     return ir.Model(graph, ir_version=part.ir_version)
-
-
-def _origin(node: ir.Node) -> Origin:
-    props = node.metadata_props
-    return Origin(module_of(node), props.get("torchport.source", ""), props.get("torchport.operator", ""))
 
 
 # A model as a row of units, any of which make a model of their own: what a search for a fault cuts up.

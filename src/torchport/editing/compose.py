@@ -14,7 +14,7 @@ from torchport.editing.splice_types import take_functions
 from torchport.errors import InputError, did_you_mean
 from torchport.files import onnx_files
 from torchport.irtools.inference import infer_missing
-from torchport.irtools.metadata import ANNOTATION
+from torchport.irtools.metadata import ANNOTATION, PROOF, UNPROVEN
 from torchport.irtools.names import rename
 from torchport.irtools.traversal import all_values, graphs
 from torchport.irtools.types import agrees, described
@@ -248,7 +248,7 @@ def _unfit(output: ir.Value, taken: ir.Value) -> InputError:
 # Make one graph of two, whose names and functions do not clash.
 
 Link = tuple[ir.Value, ir.Value]  # an output of the first, and the input of the second that it goes into
-_PROOF = ("torchport.proof", "torchport.unproven")  # what was proven was proven of each by itself
+_PROOF = (PROOF, UNPROVEN)  # what was proven was proven of each by itself
 _USE_PREFIX = "give prefix='second_', which goes before the names of the second model"
 
 

@@ -8,12 +8,12 @@ import onnx_ir as ir
 
 from torchport.editing.selection import unproves
 from torchport.errors import InputError
+from torchport.irtools.metadata import EDIT
 from torchport.irtools.names import fresh, unknown
 from torchport.irtools.schemas import allowed_types, schema_at, type_name
 from torchport.irtools.traversal import own_values
 from torchport.irtools.types import dtype_named, plain
 
-_EDIT = "torchport.edit"
 _OURS = "set_dtype"
 _FIRST_CAST = 13  # the opset for a model that imports none: the first whose Cast knows bfloat16
 
@@ -156,7 +156,7 @@ def _cast(graph: ir.Graph, value: ir.Value, to: ir.DataType | None, name: str) -
     graphs = (graph, *graph.subgraphs())
     inner = fresh(f"{name}_cast", {str(v.name) for g in graphs for v in own_values(g)})
     title = fresh(f"cast_{name}", {str(n.name) for n in graph.all_nodes()})
-    node = ir.node("Cast", [value], {"to": int(to)}, name=title, metadata_props={_EDIT: _OURS})
+    node = ir.node("Cast", [value], {"to": int(to)}, name=title, metadata_props={EDIT: _OURS})
     output = node.outputs[0]
     output.name, output.type = inner, ir.TensorType(to)
     output.shape = None if value.shape is None else value.shape.copy()
@@ -167,7 +167,7 @@ def _may_go(cast: ir.Node, graph: ir.Graph, wanted: ir.DataType, middle: ir.Data
     """Whether a Cast is ours to change, or undoes what is asked for now without a loss."""
     if cast.op_type != "Cast" or cast.domain or cast.graph is not graph or middle is None:
         return False
-    if cast.metadata_props.get(_EDIT) == _OURS:
+    if cast.metadata_props.get(EDIT) == _OURS:
         return True
     source = cast.inputs[0]
     ends = {_target(cast), None if source is None else source.dtype}

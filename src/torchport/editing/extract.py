@@ -14,7 +14,7 @@ import onnx_ir as ir
 from torchport.errors import InputError, did_you_mean
 from torchport.files import onnx_files
 from torchport.irtools.inference import UNINFERABLE, infer_missing
-from torchport.irtools.metadata import MODULE
+from torchport.irtools.metadata import MODULE, PROOF, UNPROVEN
 from torchport.irtools.names import Names
 from torchport.irtools.node_reader import is_constant
 from torchport.irtools.traversal import used_values
@@ -189,7 +189,7 @@ def _part(whole: ir.Model, begin: list[ir.Value], end: list[ir.Value]) -> ir.Mod
         doc_string=whole.doc_string,
         functions=[whole.functions[i].clone() for i in functions],
     )
-    story = {k: v for k, v in whole.metadata_props.items() if k not in ("torchport.proof", "torchport.unproven")}
+    story = {k: v for k, v in whole.metadata_props.items() if k not in (PROOF, UNPROVEN)}
     part.metadata_props.update(story)  # what was proven was proven of the whole
     return part
 

@@ -22,6 +22,7 @@ from onnx_ir.passes.common import InlinePass
 from torchport.engines.onnxruntime import kernel_libraries
 from torchport.errors import EngineError
 from torchport.irtools import types
+from torchport.irtools.metadata import OPERATORS
 from torchport.irtools.traversal import all_nodes
 from torchport.operators import definition, pytorch_calls
 
@@ -104,7 +105,7 @@ def described(model: ir.Model, given: Sequence[str | os.PathLike[str]]) -> list[
 
 def no_kernel(model: ir.Model, node: ir.Node, *, looked_in: Sequence[Path] = ()) -> EngineError:
     name = f"{node.domain}::{node.op_type}"
-    known = {e["name"]: e for e in json.loads(model.metadata_props.get("torchport.operators", "[]"))}
+    known = {e["name"]: e for e in json.loads(model.metadata_props.get(OPERATORS, "[]"))}
     library = known.get(name, {}).get("library")
     kernel = f"the model was saved with its kernel in {library}" if library else "the model names no library for it"
     example = library or f"lib{node.op_type.lower()}.so"

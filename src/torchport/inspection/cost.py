@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 import onnx_ir as ir
 
+from torchport.irtools.metadata import module_of
 from torchport.irtools.node_reader import attribute_or, is_constant_node
 from torchport.irtools.polynomials import Size, number, product
 from torchport.irtools.shapes import Shape, Shapes
@@ -106,7 +107,7 @@ class _Measuring:
         return total, made
 
     def _note(self, node: ir.Node, count: Size) -> None:
-        module = node.metadata_props.get("torchport.module", "")
+        module = module_of(node)
         self._modules[module] = self._modules.get(module, 0) + count
         self._operators[node.op_type] = self._operators.get(node.op_type, 0) + count
 

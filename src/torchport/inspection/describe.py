@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -24,7 +23,8 @@ from torchport.inspection.description import (
     Subgraph,
     Weight,
 )
-from torchport.irtools.metadata import module_of
+from torchport.irtools import metadata
+from torchport.irtools.metadata import module_of, utf8
 from torchport.irtools.node_reader import constant_tensor, is_constant_node
 from torchport.irtools.polynomials import Size
 from torchport.irtools.shapes import Shapes
@@ -32,8 +32,6 @@ from torchport.irtools.traversal import all_nodes, captured_values, inlined, sub
 from torchport.irtools.types import dtype_name, is_own, operator_name, type_text
 from torchport.process import silence
 from torchport.results import TensorInfo
-
-_OWN = "torchport."
 
 
 def describe(model: ir.Model | str | os.PathLike[str], *, at: Mapping[str, int] | None = None) -> Description:
@@ -80,15 +78,16 @@ def _describe(loaded: ir.Model, path: str, at: Mapping[str, int]) -> Description
     total = measured(shapes)
     nodes = list(all_nodes(loaded))
     weights = sorted(_weights(loaded, nodes), key=lambda w: -w.bytes)
-    entries = _entries(loaded)
+    entries = metadata.read(loaded)
+    given = {utf8(k): utf8(v) for k, v in loaded.metadata_props.items()}
     return Description(
         path=path,
-        name=_text(loaded.graph.name or ""),
+        name=utf8(loaded.graph.name or ""),
         ir_version=loaded.ir_version,
         opsets={domain or "ai.onnx": version for domain, version in loaded.opset_imports.items()},
-        producer=" ".join(_text(t) for t in (loaded.producer_name, loaded.producer_version) if t),
+        producer=" ".join(utf8(t) for t in (loaded.producer_name, loaded.producer_version) if t),
         model_version=loaded.model_version,
-        metadata={_text(k): _text(v) for k, v in loaded.metadata_props.items() if not _text(k).startswith(_OWN)},
+        metadata={k: v for k, v in given.items() if not k.startswith(metadata.PREFIX)},
         origin={k: v for k, v in entries.items() if k not in ("proof", "operators")},
         proof=entries["proof"] if isinstance(entries.get("proof"), dict) else None,
         inputs=tuple(_info(v) for v in loaded.graph.inputs if v.name not in loaded.graph.initializers),
@@ -116,11 +115,6 @@ def opened(model: ir.Model | str | os.PathLike[str]) -> tuple[ir.Model, str]:
     return model, ""
 
 
-def _text(given: Any) -> str:
-    """protobuf gives bytes where a text is no UTF-8."""
-    return given.decode(errors="replace") if isinstance(given, bytes) else str(given)
-
-
 def _info(value: ir.Value) -> TensorInfo:
     shape = None if value.shape is None else tuple(d if isinstance(d, int) else d.value for d in value.shape)
     return TensorInfo(str(value.name), type_text(value.type), shape)
@@ -145,18 +139,6 @@ def _checked(at: Mapping[str, int], symbols: tuple[str, ...]) -> dict[str, int]:
         if not isinstance(size, int) or not 0 <= size < 2**40:
             raise OptionError(f"{size!r} is no size", where=f"--at {name}={size}", next_step="give a whole number")
     return dict(at)
-
-
-def _entries(model: ir.Model) -> dict[str, Any]:
-    """torchport's own metadata; anyone may have written it, so what does not parse is text."""
-    found: dict[str, Any] = {}
-    for key, value in ((_text(k), _text(v)) for k, v in model.metadata_props.items()):
-        if key.startswith(_OWN):
-            try:
-                found[key.removeprefix(_OWN)] = json.loads(value) if value[:1] in ("{", "[") else value
-            except (ValueError, RecursionError):
-                found[key.removeprefix(_OWN)] = value
-    return found
 
 
 def _weights(model: ir.Model, nodes: list[ir.Node]) -> Iterator[Weight]:
@@ -233,7 +215,7 @@ def _subgraphs(nodes: list[ir.Node]) -> Iterator[Subgraph]:
             if given.type == ir.AttributeType.GRAPH and not given.is_ref():
                 graph = given.as_graph()
                 count = sum(1 for _ in graph.all_nodes())
-                yield Subgraph(_text(node.name or ""), node.op_type, _text(name), count, _captured(graph))
+                yield Subgraph(utf8(node.name or ""), node.op_type, utf8(name), count, _captured(graph))
 
 
 def _captured(graph: ir.Graph) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ import onnx_ir as ir
 from torchport.errors import InputError, OptionError, close_names
 from torchport.inspection.describe import opened, reading, weight_tensor
 from torchport.inspection.description import to_json
-from torchport.irtools.metadata import module_of
+from torchport.irtools.metadata import module_of, origin_of
 from torchport.irtools.shapes import Shapes
 from torchport.irtools.traversal import all_nodes, all_values, graphs, subgraphs, used_values
 from torchport.irtools.types import dtype_name, operator_name, type_text
@@ -177,7 +177,7 @@ def _node_view(model: ir.Model, name: str, path: str) -> NodeView:
     if not found:
         raise missing("node", name, (n.name or "" for n in nodes), path)
     one, readers, typed = found[0], _readers(nodes), _Types(model)
-    origin = _origin(one)
+    origin = origin_of(one)
     return NodeView(
         name=one.name or "",
         operator=operator_name(one),
@@ -198,7 +198,7 @@ def _tensor_view(model: ir.Model, name: str, path: str) -> TensorView:
         raise missing("tensor", name, (str(v.name) for v in values), path)
     producer = value.producer()
     held = weight_tensor(value)
-    origin = _origin(producer) if producer is not None else Origin()
+    origin = origin_of(producer) if producer is not None else Origin()
     return TensorView(
         name=name,
         type=_Types(model)(value),
@@ -233,7 +233,7 @@ def _module_view(model: ir.Model, path: str, file: str) -> ModuleView:
         outputs=tuple(Neighbor(str(v.name), typed(v), readers.get(id(v), ())) for v in given),
         weights=tuple(Neighbor(str(v.name), typed(v)) for v in taken.values() if v.const_value is not None),
         children=tuple(dict.fromkeys(children)),
-        sources=tuple(dict.fromkeys(filter(None, (_origin(n).source for n in inside)))),
+        sources=tuple(dict.fromkeys(filter(None, (origin_of(n).source for n in inside)))),
     )
 
 
@@ -298,11 +298,6 @@ def _value(given: ir.Attr) -> str:
     if given.type == ir.AttributeType.GRAPHS:
         return f"{len(given.as_graphs())} graphs"
     return str(list(given.value) if isinstance(given.value, tuple) else given.value).replace(", ", ",")
-
-
-def _origin(node: ir.Node) -> Origin:
-    props = node.metadata_props
-    return Origin(module_of(node), props.get("torchport.source", ""), props.get("torchport.operator", ""))
 
 
 def _origin_lines(origin: Origin, line: str) -> list[str]:

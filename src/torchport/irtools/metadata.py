@@ -14,69 +14,79 @@ from torchport._version import __version__
 from torchport.irtools.traversal import all_nodes
 from torchport.results import MARK, Origin, Proof
 
+# Of a node: where it comes from
 MODULE = "torchport.module"
 SOURCE = "torchport.source"
 OPERATOR = "torchport.operator"
 CALL = "torchport.call"  # nodes that one call of a torch operator became share it; its result is called so, as a rule
+EDIT = "torchport.edit"  # the edit that inserted the node
 
-
-def origin_of(node: ir.Node) -> Origin:
-    props = node.metadata_props
-    return Origin(props.get(MODULE, ""), props.get(SOURCE, ""), props.get(OPERATOR, ""))
-
-
-def call_of(node: ir.Node) -> str:
-    """Which call of a torch operator a node comes from; empty if nothing tells."""
-    return node.metadata_props.get(CALL, "")
-
-
-def find_origin(model: ir.Model, node_name: str) -> Origin | None:
-    """The origin of the node of that name, wherever in the model it is."""
-    for node in all_nodes(model):
-        if node.name == node_name:
-            return origin_of(node)
-    return None
-
-
-def module_of(node: ir.Node) -> str:
-    """The path of the module a node comes from; empty for the model itself, or if nobody knows."""
-    path = node.metadata_props.get(MODULE, "")
-    return "" if path.startswith("_empty_nn_module_stack") else path  # torch's name for code of its own
-
-
-PROOF = "torchport.proof"  # the entry of the metadata that tells what was proven
-
+# Of a model: how it was made
+PREFIX = "torchport."
+PROOF = "torchport.proof"
+UNPROVEN = "torchport.unproven"  # why nothing was proven
+OPERATORS = "torchport.operators"  # the custom operators, with the libraries that have their kernels
 
 ANNOTATION = "quant_parameter_tensor_names"  # where onnx-ir keeps the tensors a quantization annotation names
 
 
-PREFIX = "torchport."
+def module_of(node: ir.Node) -> str:
+    """Return the path of the module a node comes from; empty for the model itself, or if nobody knows."""
+    path = node.metadata_props.get(MODULE, "")
+    return "" if path.startswith("_empty_nn_module_stack") else path  # torch's name for code of its own
+
+
+def origin_of(node: ir.Node) -> Origin:
+    """Return the module, the source line and the torch operator that a node comes from, as far as they are known."""
+    props = node.metadata_props
+    return Origin(module_of(node), props.get(SOURCE, ""), props.get(OPERATOR, ""))
+
+
+def call_of(node: ir.Node) -> str:
+    """Return which call of a torch operator a node comes from; empty if nothing tells."""
+    return node.metadata_props.get(CALL, "")
+
+
+def find_origin(model: ir.Model, node_name: str) -> Origin | None:
+    """Return the origin of the node of that name, wherever in the model it is."""
+    return next((origin_of(node) for node in all_nodes(model) if node.name == node_name), None)
 
 
 def write(
     model: ir.Model, *, route: str, proof: Proof, unproven: str = "", operators: list[dict[str, Any]] | None = None
 ) -> None:
-    """Put the story into the model's metadata. No dates: the same export gives the same bytes."""
+    """Write the export's record into the model's metadata. No dates: the same export gives the same bytes."""
     model.producer_name = "torchport"
     model.producer_version = __version__
     entries: dict[str, Any] = {
-        "route": route,
-        "proof": proof.summary(),
-        "versions": {name: version(name) for name in ("torch", "onnx", "onnxruntime", "onnxscript")},
+        f"{PREFIX}route": route,
+        PROOF: proof.summary(),
+        f"{PREFIX}versions": {name: version(name) for name in ("torch", "onnx", "onnxruntime", "onnxscript")},
     }
     if operators:
-        entries["operators"] = operators
+        entries[OPERATORS] = operators
     if unproven:
-        entries["unproven"] = unproven
+        entries[UNPROVEN] = unproven
     for key, value in entries.items():
-        text = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
-        model.metadata_props[PREFIX + key] = text
+        model.metadata_props[key] = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
 
 
 def read(model: ir.Model) -> dict[str, Any]:
-    """The entries `write` made, for showing."""
-    found = {k.removeprefix(PREFIX): v for k, v in model.metadata_props.items() if k.startswith(PREFIX)}
-    return {k: json.loads(v) if v[:1] in "{[" else v for k, v in found.items()}
+    """Return torchport's own entries without their prefix; as anyone may write them, what does not parse is text."""
+    entries = ((utf8(key), utf8(value)) for key, value in model.metadata_props.items())
+    return {key.removeprefix(PREFIX): _parsed(value) for key, value in entries if key.startswith(PREFIX)}
+
+
+def utf8(given: Any) -> str:
+    """Return a text of a protobuf message, which gives bytes where it is no UTF-8."""
+    return given.decode(errors="replace") if isinstance(given, bytes) else str(given)
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text) if text[:1] in ("{", "[") else text
+    except (ValueError, RecursionError):
+        return text
 
 
 # Marks on nodes that mean something in this process only.

@@ -29,6 +29,7 @@ from torchport.editing.make_dynamic.value_pair import (
 )
 from torchport.errors import InputError
 from torchport.irtools.inference import Inference
+from torchport.irtools.metadata import origin_of
 from torchport.irtools.names import FreshNames, where
 from torchport.irtools.traversal import subgraphs
 from torchport.tensors import Array
@@ -275,9 +276,9 @@ class Walk:
 
     def refusal(self, node: ir.Node, why: str, next_step: str | None = None) -> InputError:
         """Why a node cannot follow, with where it comes from."""
-        props = node.metadata_props
-        traced = props.get("pkg.torch.onnx.stack_trace", "").strip().splitlines()[:1]
-        origin = [props.get("torchport.module", ""), props.get("torchport.source", "") or "".join(traced)]
+        traced = node.metadata_props.get("pkg.torch.onnx.stack_trace", "").strip().splitlines()[:1]
+        found = origin_of(node)
+        origin = [found.module, found.source or "".join(traced)]
         places = ",".join(f"{name}:{axis}" for name, axis in self.probe.places)
         return InputError(
             f"'{places}' cannot become '{self.probe.name}': {where(node)} does not follow: {why}",

@@ -19,6 +19,7 @@ from torchport.engines.onnxruntime.kernel_types import one_node, use_of
 from torchport.errors import EngineError
 from torchport.inspection.lint.fault import Fault
 from torchport.irtools.inference import fill_in
+from torchport.irtools.metadata import OPERATORS, SOURCE
 from torchport.irtools.traversal import all_nodes, subgraphs
 from torchport.irtools.types import dtype_name, is_own, operator_name
 
@@ -100,7 +101,7 @@ def _missing(node: ir.Node, engine: str) -> Fault:
         f"{engine} has no kernel of {operator_name(node)} for ({types}), which node '{node.name}' wants",
         "cast to a type it has (`torchport ops show` lists them), or take another engine",
         node=node.name or "",
-        source=node.metadata_props.get("torchport.source", ""),
+        source=node.metadata_props.get(SOURCE, ""),
     )
 
 
@@ -116,13 +117,13 @@ def _own(model: ir.Model, node: ir.Node) -> Iterator[Fault]:
         f"node '{node.name}' is {name}, which no engine brings: {where}",
         f"open it with its library: torchport run --library {library or 'LIBRARY'}",
         node=node.name or "",
-        source=node.metadata_props.get("torchport.source", ""),
+        source=node.metadata_props.get(SOURCE, ""),
     )
 
 
 def _libraries(model: ir.Model) -> dict[str, str]:
     try:
-        entries = json.loads(model.metadata_props.get("torchport.operators", "[]"))
+        entries = json.loads(model.metadata_props.get(OPERATORS, "[]"))
         return {e["name"]: e["library"] for e in entries if "library" in e}
     except (ValueError, TypeError, KeyError, AttributeError):
         return {}
