@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import types
 from collections.abc import Callable
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,8 @@ from hypothesis import settings
 from torch import nn
 
 import torchport as tp
+from torchport.engines import registry
+from torchport.engines.protocol import Engine
 
 ROOT = Path(__file__).parent.parent
 
@@ -63,3 +67,17 @@ def torchport() -> Callable[..., subprocess.CompletedProcess[str]]:
         return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=300)
 
     return run
+
+
+@pytest.fixture
+def register_engine(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, type[Engine]], None]:
+    """Register an engine for the time of one test, as an installed package does."""
+
+    def register(name: str, engine: type[Engine]) -> None:
+        module = types.ModuleType(f"engine_{id(engine)}")
+        module.Mine = engine  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        entries = {**registry._entries(), name: EntryPoint(name, f"{module.__name__}:Mine", registry.GROUP)}
+        monkeypatch.setattr(registry, "_entries", lambda: entries)
+
+    return register

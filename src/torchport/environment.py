@@ -120,23 +120,21 @@ def _satisfies(found: str, need: str) -> bool:
 
 
 def _engines() -> list[Check]:
-    from torchport.engines.registry import engines
+    """Load each engine. Without any, or with an old one, the environment was made for another version of torchport."""
+    from torchport.engines.registry import DEFAULT, engine_names
 
-    return [_loads(name, entry) for name, entry in sorted(engines().items())]
+    return [_engine(name) for name in engine_names() or (DEFAULT,)]
 
 
-def _loads(name: str, entry: object) -> Check:
+def _engine(name: str) -> Check:
+    from torchport.engines.registry import find_engine
+    from torchport.errors import EngineMissingError
+
     try:
-        entry.load()  # type: ignore[attr-defined]
-    except Exception as error:  # noqa: BLE001 - as above
-        return Check("engines", name, "wrong", f"does not load: {error}", "reinstall the package that brings it")
-    return Check("engines", name, "ok", _providers() if name == "onnxruntime" else "")
-
-
-def _providers() -> str:
-    import onnxruntime
-
-    return ", ".join(onnxruntime.get_available_providers())
+        can = find_engine(name).capabilities()
+    except EngineMissingError as error:
+        return Check("engines", name, "wrong", error.what, error.next_step or "")
+    return Check("engines", name, "ok", ", ".join(can.devices))
 
 
 def _operators() -> list[Check]:

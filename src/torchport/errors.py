@@ -190,7 +190,13 @@ class OpsetError(RefusedError):
 
 
 class EngineError(RefusedError):
-    """The engine refuses the model or fails while running it."""
+    """The engine refuses the model or fails while running it; `node` has the name of the node at fault, if known."""
+
+    def __init__(
+        self, what: str, *, where: str | None = None, next_step: str | None = None, node: str | None = None
+    ) -> None:
+        super().__init__(what, where=where or (f"node '{node}'" if node else None), next_step=next_step)
+        self.node = node or ""
 
 
 class RandomModelError(RefusedError):

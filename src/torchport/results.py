@@ -155,7 +155,7 @@ class Proof:
 
     cases: tuple[Case, ...]
     findings: tuple[Finding, ...] = ()
-    engine: str = "onnxruntime"
+    engine: str = ""
     reference: str = "PyTorch"
 
     @property

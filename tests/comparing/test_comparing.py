@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,8 @@ from torch import nn
 
 import torchport as tp
 from torchport.comparison.result import Comparison, Divergence
-from torchport.engines import registry, session
+from torchport.engines.onnxruntime.engine import OnnxRuntime
+from torchport.engines.protocol import Engine, OpenOptions, Runner
 from torchport.errors import (
     EngineMissingError,
     FileError,
@@ -80,7 +80,7 @@ def test_the_node_with_the_wrong_weight_is_named_between_onnx_models(
     assert found.modules["fc"] > 0.1
     model, data = first.files
     (sample,) = read_samples(data)
-    alone = session.open_session(model)
+    alone = tp.session(model)
     answer = alone.run({i.name: sample.arrays[i.name] for i in alone.inputs})
     expected = sample.arrays[f"expected.{first.tensor}"]
     assert first.figures is not None
@@ -182,7 +182,7 @@ def _half(path: Path) -> ir.Model:
 def test_saved_tensors_stand_on_either_side(
     small_net: nn.Module, onnx_file: Path, image: dict[str, Array], tmp_path: Path
 ) -> None:
-    answers = session.open_session(onnx_file).run(image)
+    answers = tp.session(onnx_file).run(image)
     np.savez(tmp_path / "there.npz", **image, **answers)
     np.savez(tmp_path / "off.npz", **image, **{n: a + 1 for n, a in answers.items()})
     for a, b in ((tmp_path / "there.npz", onnx_file), (onnx_file, tmp_path / "there.npz")):
@@ -196,7 +196,7 @@ def test_saved_tensors_stand_on_either_side(
 def test_saved_tensors_without_their_inputs_are_not_compared_with_made_up_ones(
     onnx_file: Path, image: dict[str, Array], tmp_path: Path
 ) -> None:
-    np.savez(tmp_path / "bare.npz", **session.open_session(onnx_file).run(image))
+    np.savez(tmp_path / "bare.npz", **tp.session(onnx_file).run(image))
     with pytest.raises(InputError, match="does not hold the input 'x'"):
         tp.compare(tmp_path / "bare.npz", onnx_file)
     found = _compared(tmp_path / "bare.npz", onnx_file, image)
@@ -218,7 +218,7 @@ def test_a_recorded_call_is_compared_with_its_recorded_answer(
 def test_other_inputs_than_those_saved_are_told_with_the_likely_cause(
     onnx_file: Path, image: dict[str, Array], tmp_path: Path
 ) -> None:
-    np.savez(tmp_path / "there.npz", **image, **session.open_session(onnx_file).run(image))
+    np.savez(tmp_path / "there.npz", **image, **tp.session(onnx_file).run(image))
     found = _compared(tmp_path / "there.npz", onnx_file, {"x": image["x"] * 255})
     assert not found.agrees
     assert "input 'x' differs by a factor of 255" in _told(found)
@@ -241,11 +241,9 @@ def test_two_recordings_of_the_same_calls_say_where_their_inputs_differ(
 # Engines
 
 
-class _Failing:
-    """ONNX Runtime that gives up at its second run."""
-
-    def __init__(self, model: Any) -> None:
-        self._runner = registry.engines()["onnxruntime"].load()(model)
+class _FailingRunner(Runner):
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
         self.inputs, self.outputs = self._runner.inputs, self._runner.outputs
         self._runs = 0
 
@@ -257,10 +255,16 @@ class _Failing:
         return found
 
 
+class _Failing(OnnxRuntime):
+    """ONNX Runtime that gives up at its second run."""
+
+    def open(self, model: Path | ir.Model, options: OpenOptions) -> Runner:
+        return _FailingRunner(super().open(model, options))
+
+
 @pytest.fixture
-def failing(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = {**registry.engines(), "failing": SimpleNamespace(load=lambda: _Failing)}
-    monkeypatch.setattr(session, "engines", lambda: known)
+def failing(register_engine: Callable[[str, type[Engine]], None]) -> None:
+    register_engine("failing", _Failing)
 
 
 @pytest.mark.usefixtures("failing")
@@ -680,7 +684,7 @@ def test_a_loop_at_fault_is_saved_with_its_data(tmp_path: Path) -> None:
     model, data = found.first_divergence.files
     (sample,) = read_samples(data)
     np.testing.assert_allclose(
-        session.open_session(model).run({"t": sample.arrays["t"]})["u"], np.tanh(ROWS["x"]) * 1.4**3, rtol=1e-5
+        tp.session(model).run({"t": sample.arrays["t"]})["u"], np.tanh(ROWS["x"]) * 1.4**3, rtol=1e-5
     )
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import torchport as tp
 from torchport.comparison.result import Comparison
-from torchport.engines import registry, session
+from torchport.engines.onnxruntime.engine import OnnxRuntime
+from torchport.engines.protocol import Engine, OpenOptions, Runner
 from torchport.errors import InputError, RandomModelError
 
 Array = np.ndarray[Any, Any]
@@ -131,11 +131,9 @@ def test_a_quantized_tensor_is_no_partner_of_a_float() -> None:
     assert found.first_divergence is None
 
 
-class _Fusing:
-    """ONNX Runtime, but where nobody looks at the products it adds a tenth."""
-
-    def __init__(self, model: Any) -> None:
-        self._runner = registry.engines()["onnxruntime"].load()(model)
+class _FusingRunner(Runner):
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
         self.inputs, self.outputs = self._runner.inputs, self._runner.outputs
 
     def run(self, feeds: Mapping[str, Array], only: Sequence[str] | None = None) -> Sequence[Array]:
@@ -143,9 +141,15 @@ class _Fusing:
         return found if len(self.outputs) > 1 else [array + 0.1 for array in found]
 
 
-def test_an_error_that_looking_at_it_removes_is_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = {**registry.engines(), "fusing": SimpleNamespace(load=lambda: _Fusing)}
-    monkeypatch.setattr(session, "engines", lambda: known)
+class _Fusing(OnnxRuntime):
+    """ONNX Runtime, but where nobody looks at the products it adds a tenth."""
+
+    def open(self, model: Path | ir.Model, options: OpenOptions) -> Runner:
+        return _FusingRunner(super().open(model, options))
+
+
+def test_an_error_that_looking_at_it_removes_is_nobodys(register_engine: Callable[[str, type[Engine]], None]) -> None:
+    register_engine("fusing", _Fusing)
     results = tp.compare(_chain(), inputs=X, engines=("onnxruntime", "fusing"), layers=True)
     assert isinstance(results, dict)
     found = results["fusing"]

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import torchport as tp
-from torchport.engines.onnxruntime import kernel_types
-from torchport.engines.onnxruntime.engine import has_kernels
+from torchport.engines.onnxruntime.engine import OnnxRuntime
 
 
 @pytest.fixture(autouse=True)
@@ -121,8 +120,7 @@ def _fitted(*nodes: onnx.NodeProto) -> ir.Model:
         [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.BFLOAT16, shape)],
     )
     model = ir.from_proto(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=9))
-    kernel_types.fit(model, has_kernels)
-    return model
+    return OnnxRuntime().prepare(model).model
 
 
 def test_rounding_between_operators_stays_and_needless_casts_go() -> None:

@@ -18,8 +18,7 @@ from torch import Tensor
 import torchport as tp
 from torchport import results
 from torchport.cli.main import cli
-from torchport.engines import custom_operators
-from torchport.engines.onnxruntime import headers, kernel_libraries
+from torchport.engines.onnxruntime import headers, kernel_libraries, python_kernels
 from torchport.errors import EngineError, OptionError
 from torchport.operators import definition
 
@@ -331,5 +330,5 @@ def test_running_a_node_in_python_changes_nothing_for_processes_started_later() 
     before = dict(os.environ)
     node = ir.node("Nothing", [], domain="test.none")
     model = ir.Model(ir.Graph([], [], nodes=[node], opset_imports={"": 18, "test.none": 1}, name="g"), ir_version=9)
-    custom_operators.with_python_kernels(model, [])
+    python_kernels.with_python_kernels(model, [])
     assert dict(os.environ) == before

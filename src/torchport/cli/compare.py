@@ -9,6 +9,7 @@ import click
 from torchport.cli.ops import load_libraries
 from torchport.cli.options import gather, library_option, load
 from torchport.cli.output import common, print_json, progress
+from torchport.engines.registry import DEFAULT
 
 
 @click.command("compare", short_help="Find where two models, or engines, give other numbers.")
@@ -60,7 +61,7 @@ def command(
     torchport compare fp32.onnx int8.onnx --data samples/ --layers
     torchport compare model.onnx --engines onnxruntime,reference --layers
     """
-    chosen = tuple(e for e in (engines or "onnxruntime").split(",") if e)
+    chosen = tuple(e for e in (engines or DEFAULT).split(",") if e)
     if inputs and data is not None:
         raise click.UsageError("give --input or --data, not both")
     pairs = _pairs(outputs)

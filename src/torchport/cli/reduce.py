@@ -11,6 +11,7 @@ import click
 from torchport.cli.ops import load_libraries
 from torchport.cli.options import library_option
 from torchport.cli.output import common, print_json, progress
+from torchport.engines.registry import DEFAULT, REFERENCE
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     metavar="ENGINE|FILE",
     help="A model fails whose numbers differ from that engine's, or from the tensors of the same names in that file.",
 )
-@click.option("--engine", default="onnxruntime", show_default=True, help="What runs the model.")
+@click.option("--engine", default=DEFAULT, show_default=True, help="What runs the model.")
 @click.option(
     "--input",
     "-i",
@@ -100,22 +101,22 @@ def _asked(model: ir.Model, options: Mapping[str, Any]) -> tuple[Check, Recorded
     crash = Crash(options["engine"], libraries=options["libraries"], **limits)
     if crash(model):  # it cannot even be opened: no inputs are needed to see that
         return crash, None
-    return crash, _recorded(model, options["against"] or "reference", options)
+    return crash, _recorded(model, options["against"] or REFERENCE, options)
 
 
 def _numbers(model: ir.Model, options: Mapping[str, Any]) -> tuple[Numbers, Recorded]:
     from torchport.comparison.reduce_checks import Numbers
-    from torchport.engines.registry import engines
+    from torchport.engines.registry import engine_names
     from torchport.errors import OptionError
     from torchport.files import onnx_files
 
     against = options["against"]
-    if against in engines():
+    if against in engine_names():
         recorded = _recorded(model, against, options)
         return Numbers(options["engine"], against=against, limit=_limit(options), libraries=options["own"]), recorded
     if not Path(against).is_file():
         raise OptionError(
-            f"--against '{against}' is neither an engine nor a file", next_step=f"engines: {', '.join(engines())}"
+            f"--against '{against}' is neither an engine nor a file", next_step=f"engines: {', '.join(engine_names())}"
         )
     recorded = _recorded(onnx_files.load(against), options["engine"], options)
     return Numbers(options["engine"], against=recorded, limit=_limit(options), libraries=options["own"]), recorded

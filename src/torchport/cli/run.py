@@ -10,6 +10,7 @@ import click
 from torchport.cli.ops import load_libraries
 from torchport.cli.options import library_option
 from torchport.cli.output import common, print_json, progress
+from torchport.engines.registry import DEFAULT
 from torchport.engines.session import Session
 from torchport.errors import InputError
 from torchport.tensors import Array
@@ -32,7 +33,7 @@ from torchport.tensors import Array
     metavar="PATTERN",
     help="Show tensors inside too: names, 'relu_*', or modules of the PyTorch model.",
 )
-@click.option("--engine", default="onnxruntime", show_default=True, help="What runs the model.")
+@click.option("--engine", default=DEFAULT, show_default=True, help="What runs the model.")
 @library_option
 @click.option("--seed", default=0, show_default=True, help="Seed for made-up inputs.")
 @common

@@ -9,12 +9,13 @@ import click
 from torchport.cli.ops import load_libraries
 from torchport.cli.options import gather, library_option, load, model_options
 from torchport.cli.output import common, print_json, progress
+from torchport.engines.registry import DEFAULT
 
 
 @click.command("verify", short_help="Prove an existing ONNX file against its PyTorch source.")
 @click.argument("file", metavar="FILE")
 @click.option("--against", required=True, metavar="MODEL", help="The PyTorch model, as for `torchport export`.")
-@click.option("--engine", default="onnxruntime", show_default=True, help="What runs the ONNX model.")
+@click.option("--engine", default=DEFAULT, show_default=True, help="What runs the ONNX model.")
 @library_option
 @model_options
 @common

@@ -35,7 +35,7 @@ from torchport.comparison.sides import (
     tensors_of,
 )
 from torchport.conversion.subject import Progress
-from torchport.engines.registry import check_engines
+from torchport.engines.registry import DEFAULT, check_engines
 from torchport.errors import EngineError, EngineMissingError, InputError, OptionError
 from torchport.inputs.samples import Sample, save_call
 from torchport.numerics.error_metrics import Figures, Metric, measure, measure_sequence
@@ -55,7 +55,7 @@ def compare(
     layers: bool = False,
     isolate: bool = False,
     precision: bool = False,
-    engines: Sequence[str] = ("onnxruntime",),
+    engines: Sequence[str] = (DEFAULT,),
     outputs: Mapping[str, str] | None = None,
     rtol: float | None = None,
     atol: float | None = None,

@@ -19,6 +19,7 @@ from torchport.comparison.quantized_tensors import requantized
 from torchport.comparison.restore_layers import Layer, Restorer
 from torchport.comparison.tensor_cache import Recorded, fit
 from torchport.editing.extract import cut, without_unused_inputs
+from torchport.engines.registry import DEFAULT
 from torchport.engines.session import open_session
 from torchport.errors import EngineError, InputError
 from torchport.files import onnx_files
@@ -80,7 +81,7 @@ def needs_precision(
     samples: Mapping[str, Array] | Iterable[Mapping[str, Array]],
     *,
     tolerance: Tolerance,
-    engine: str = "onnxruntime",
+    engine: str = DEFAULT,
     libraries: Sequence[str | os.PathLike[str]] = (),
     progress: Progress | None = None,
 ) -> Precision:

@@ -12,6 +12,7 @@ from onnx_ir.passes.common import LiftConstantsToInitializersPass
 
 from torchport.comparison.tensor_cache import Recorded, fit, is_tensor, typed
 from torchport.editing.extract import cut, without_unused_inputs
+from torchport.engines.registry import DEFAULT
 from torchport.errors import EngineError, InputError, OptionError, TorchportError
 from torchport.files import onnx_files
 from torchport.irtools.metadata import origin_of
@@ -96,7 +97,7 @@ def reduce(
     """
     whole = model if isinstance(model, ir.Model) else onnx_files.load(model)
     recorded = Recorded(whole, inputs) if isinstance(inputs, Mapping) else inputs
-    own = typed(whole, recorded.engine, recorded.libraries) if recorded else typed(whole, "onnxruntime")
+    own = typed(whole, recorded.engine, recorded.libraries) if recorded else typed(whole, DEFAULT)
     units = Units(own, recorded.knows if recorded else None)
     search = _Search(units, fails, recorded, most_checks, progress or (lambda text: None))
     search.check_whole(whole)

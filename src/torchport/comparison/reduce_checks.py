@@ -45,7 +45,7 @@ class Numbers:
         libraries: operator libraries you trust, by path.
 
     Example:
-        >>> reduce(model, Numbers("onnxruntime", against="reference"), inputs={"x": x})
+        >>> reduce(model, Numbers("mine", against="theirs"), inputs={"x": x})
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Crash:
         libraries: operator libraries you trust, and .py files that define operators.
 
     Example:
-        >>> reduce("model.onnx", Crash("onnxruntime"))
+        >>> reduce("model.onnx", Crash("mine"))
     """
 
     def __init__(

@@ -18,6 +18,7 @@ from onnx_ir.passes.common import LiftConstantsToInitializersPass, RemoveUnusedN
 
 from torchport.comparison.quantized_tensors import FLOATS, Carriers, fake_quantized
 from torchport.comparison.tensor_cache import typed
+from torchport.engines.registry import DEFAULT
 from torchport.errors import InputError
 from torchport.irtools.metadata import module_of
 from torchport.irtools.names import Names
@@ -64,7 +65,7 @@ class Restorer:
         reference: ir.Model,
         candidate: ir.Model,
         *,
-        engine: str = "onnxruntime",
+        engine: str = DEFAULT,
         libraries: Sequence[str | os.PathLike[str]] = (),
     ) -> None:
         self.reference = _lifted(typed(reference, engine, libraries))

@@ -15,6 +15,7 @@ import onnx
 import onnx_ir as ir
 
 from torchport.editing.extract import cut, without_unused_inputs
+from torchport.engines.registry import DEFAULT
 from torchport.engines.session import open_session
 from torchport.errors import EngineError
 from torchport.files import onnx_files
@@ -46,7 +47,7 @@ class Recorded:
         model: ir.Model | str | os.PathLike[str],
         inputs: Mapping[str, Array],
         *,
-        engine: str = "onnxruntime",
+        engine: str = DEFAULT,
         libraries: Sequence[str | os.PathLike[str]] = (),
     ) -> None:
         whole = model if isinstance(model, ir.Model) else onnx_files.load(model)

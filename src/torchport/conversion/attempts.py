@@ -19,8 +19,7 @@ from torchport.capture.routes.route import Captured, Request, load
 from torchport.capture.source_lines import is_user_file
 from torchport.conversion.subject import Job
 from torchport.engines import custom_operators
-from torchport.engines.onnxruntime import kernel_types
-from torchport.engines.onnxruntime.engine import has_kernels
+from torchport.engines.registry import DEFAULT, find_engine
 from torchport.engines.session import open_session
 from torchport.errors import CaptureError, EngineError, OpsetError, ProofError, RefusedError, TorchportError
 from torchport.irtools import metadata
@@ -140,14 +139,15 @@ class Attempts:
         captured = load(route)(self.request)
         with silence(verbose=self.request.verbose):
             model = self._finish(captured)
-            fitted = kernel_types.fit(model, has_kernels)
+            prepared = find_engine(DEFAULT).prepare(model)
+            model, fitted = prepared.model, prepared.findings
             try:
                 session = open_session(model, libraries=self.libraries)
             except EngineError as error:
                 self.errors.append(error)
                 self._name_outputs(model)
                 problem = error.what + _origin_of(error.where, model)
-                return Tried(route, model, Proof((), (Finding(problem),)), fitted, problem, captured.repairs)
+                return Tried(route, model, Proof((), (Finding(problem),), DEFAULT), fitted, problem, captured.repairs)
         fitted += [Finding(f"{name} has no kernel: PyTorch ran it for the proof") for name in session.in_python]
         process.release()
         self.challenges += captured.challenges  # what one route made doubtful is asked of the next ones too

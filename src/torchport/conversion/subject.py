@@ -14,6 +14,7 @@ from torchport.capture.dynamic_dims import DynamicSpec
 from torchport.capture.reference import MODES, Mode, Reference, preserved
 from torchport.capture.source_lines import line_of_error
 from torchport.capture.structure import Call, as_tensor
+from torchport.engines.registry import DEFAULT
 from torchport.errors import DynamicError, ForwardError, OptionError, SourceError, TorchportError
 from torchport.process import silence
 from torchport.results import Dim, Finding
@@ -96,7 +97,7 @@ class Job:
         self.spec = self._read_dynamic(declared)
         self._check_output_axes(first)
         self._first = first
-        self._examiner = self._make_examiner("onnxruntime")
+        self._examiner = self._make_examiner(DEFAULT)
         with silence():
             dimensions = self._examiner.plan()
             if not allow_random:
@@ -182,8 +183,8 @@ class Job:
             for shown, own, array in zip(self.input_names, self.call.names, self.arrays, strict=True)
         ]
 
-    def examiner(self, engine: str = "onnxruntime") -> Examiner:
-        return self._examiner if engine == "onnxruntime" else self._make_examiner(engine)
+    def examiner(self, engine: str = DEFAULT) -> Examiner:
+        return self._examiner if engine == DEFAULT else self._make_examiner(engine)
 
     def _make_examiner(self, engine: str) -> Examiner:
         return Examiner(

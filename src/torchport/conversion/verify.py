@@ -15,6 +15,7 @@ from torchport.capture import models
 from torchport.capture.reference import Mode
 from torchport.capture.structure import Call, signature_of
 from torchport.conversion.subject import Job, Progress
+from torchport.engines.registry import DEFAULT
 from torchport.engines.session import Session, open_session
 from torchport.errors import InputError
 from torchport.files import onnx_files
@@ -35,7 +36,7 @@ def verify(
     dynamic: Any = None,
     examples: Sequence[Any] = (),
     mode: Mode = "eval",
-    engine: str = "onnxruntime",
+    engine: str = DEFAULT,
     libraries: Sequence[str | os.PathLike[str]] = (),
     progress: Progress | None = None,
 ) -> Proof:

@@ -5,39 +5,21 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from torchport.engines.registry import engines
-from torchport.errors import EngineMissingError, InputError
+from torchport.engines.protocol import OpenOptions, Runner
+from torchport.engines.registry import DEFAULT, find_engine
+from torchport.errors import InputError
 from torchport.inputs.binding import bind
-from torchport.results import TensorInfo
 from torchport.tensors import Array, is_torch, to_torch
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
 
-# A model opened in an engine, with one face for all engines.
-#
-# An engine is a function that opens a model and gives back a `Runner`. The `Session` around it checks inputs, takes
-# torch tensors or numpy arrays, and answers in kind. Every stage opens models through `open_session`.
-
-
-class Runner(Protocol):
-    """What an engine has to provide."""
-
-    inputs: tuple[TensorInfo, ...]
-    outputs: tuple[TensorInfo, ...]
-
-    def run(self, feeds: Mapping[str, Array], only: Sequence[str] | None = None) -> Sequence[Array]:
-        """The outputs in order; those of `only`, in its order. Raises EngineError, with the node at fault where the
-        engine names it."""
-        ...
-
-
 def open_session(
     model: str | os.PathLike[str] | ir.Model,
-    engine: str = "onnxruntime",
+    engine: str = DEFAULT,
     *,
     libraries: Sequence[str | os.PathLike[str]] = (),
 ) -> Session:
@@ -54,29 +36,22 @@ def open_session(
         >>> session(x)                          # by position, tensor in, tensor out
         >>> session.run({"x": x_numpy})         # by name, dict out
     """
-    known = engines()
-    if engine not in known:
-        raise EngineMissingError(
-            f"there is no engine '{engine}' here", next_step=f"use one of: {', '.join(sorted(known))}"
-        )
+    opened = find_engine(engine)
     if isinstance(libraries, (str, os.PathLike)):
         libraries = [libraries]
     source = Path(model) if isinstance(model, (str, os.PathLike)) else model
-    opened = known[engine].load()
-    return Session(opened(source, libraries) if libraries else opened(source), engine)
+    return Session(opened.open(source, OpenOptions(tuple(libraries))), engine)
 
 
 class Session:
-    """A model opened in an engine."""
+    """A model opened in an engine. Inputs are checked; torch tensors or numpy arrays are taken, and given back."""
 
     def __init__(self, runner: Runner, engine: str) -> None:
         self._runner = runner
         self.engine = engine
         self.inputs = runner.inputs
         self.outputs = runner.outputs
-        self.in_python: tuple[str, ...] = getattr(
-            runner, "in_python", ()
-        )  # operators PyTorch runs, for want of a kernel
+        self.in_python = runner.in_python
 
     def __call__(self, *args: Any) -> Any:
         """Run by position: a tensor for one output, a tuple for several; torch or numpy, as given."""
@@ -103,7 +78,7 @@ class Session:
     def _run(self, feeds: Mapping[str, Any], only: Sequence[str] | None = None) -> list[Any]:
         arrays = bind(feeds, self.inputs)
         self._check_dims(arrays)
-        return list(self._runner.run(arrays) if only is None else self._runner.run(arrays, only))
+        return list(self._runner.run(arrays, only))
 
     def _check_dims(self, arrays: Mapping[str, Array]) -> None:
         """The same dim name means the same size in every input."""

@@ -89,6 +89,15 @@ def _parsed(text: str) -> Any:
         return text
 
 
+def operator_libraries(model: ir.Model) -> dict[str, str]:
+    """Return the libraries that had the kernels of the model's own operators when it was saved, by operator."""
+    try:
+        entries = json.loads(model.metadata_props.get(OPERATORS, "[]"))
+        return {e["name"]: e["library"] for e in entries if "library" in e}
+    except (ValueError, TypeError, KeyError, AttributeError):  # the metadata was written by somebody else
+        return {}
+
+
 # Marks on nodes that mean something in this process only.
 
 

@@ -21,11 +21,13 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import onnx_ir as ir
 import torch
 
+from torchport.engines.custom_operators import register_provider
 from torchport.engines.onnxruntime import kernel_libraries
 from torchport.errors import CaptureError, OptionError, first_line
-from torchport.operators import fake_shapes
+from torchport.operators import fake_shapes, pytorch_calls
 from torchport.torch_compat import registries
 
 _NAME = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*")
@@ -329,3 +331,32 @@ def _sample(argument: Any, shape: tuple[int, ...]) -> Any:
 def _place(function: Function) -> str | None:
     code = getattr(function, "__code__", None)
     return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else None
+
+
+class _Provider:
+    """Gives engines the kernels and the PyTorch calls of operators that were defined in this process."""
+
+    def knows(self, node: ir.Node) -> bool:
+        return by_node(node.domain, node.op_type) is not None
+
+    def has_kernel(self, node: ir.Node) -> bool:
+        own = by_node(node.domain, node.op_type)
+        return own is not None and own.has_kernel
+
+    def library(self, node: ir.Node) -> Path | None:
+        own = by_node(node.domain, node.op_type)
+        return own.library() if own is not None else None
+
+    def libraries(self, nodes: Sequence[ir.Node]) -> list[Path]:
+        own = [by_node(node.domain, node.op_type) for node in nodes]
+        return libraries(list({op.name: op for op in own if op is not None}.values()))
+
+    def call(self, node: ir.Node) -> pytorch_calls.Call | None:
+        marked = pytorch_calls.remembered(node)
+        own = by_node(node.domain, node.op_type)
+        if marked is not None or own is None:
+            return marked
+        return pytorch_calls.from_attributes(own, node)
+
+
+register_provider(_Provider())

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-import sys
-from importlib.metadata import entry_points
 from typing import Any
 
 import onnx
 import onnx.defs
+
+from torchport.engines.registry import engine_names, find_engine
 
 _KINDS = ("float32", "float16", "float64", "bfloat16", "int64", "int32", "int8", "uint8", "bool")
 _ELEMENTS = {
@@ -128,13 +128,13 @@ def _attribute(given: Any) -> str:
 
 
 def _engines(versions: list[Any]) -> dict[str, tuple[str, ...]]:
-    """Each engine is asked with a model of the one node; an engine that cannot be asked is left out."""
+    """Return the types that each engine has a kernel for; an engine that cannot tell is left out."""
     found: dict[str, tuple[str, ...]] = {}
-    for entry in entry_points(group="torchport.engines"):
-        has_kernels = getattr(sys.modules[entry.load().__module__], "has_kernels", None)
-        if has_kernels is not None:
+    for name in engine_names():
+        runs = find_engine(name).capabilities().runs
+        if runs is not None:
             allowed = _kinds(versions[-1])
-            found[entry.name] = tuple(k for k in allowed if any(has_kernels(_one_node(s, k)) for s in versions[::-1]))
+            found[name] = tuple(k for k in allowed if any(runs(_one_node(s, k)) for s in versions[::-1]))
     return found
 
 

@@ -11,16 +11,18 @@ import dataclasses
 import itertools
 import uuid
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
 import torch
 
 from torchport.errors import EngineError
-from torchport.operators import definition
 from torchport.results import MARK
 from torchport.tensors import to_numpy, to_torch
+
+if TYPE_CHECKING:
+    from torchport.operators.definition import Operator
 
 _PROCESS = uuid.uuid4().hex  # a mark that got into a file must not be taken for another call elsewhere
 _numbers = itertools.count(1)
@@ -75,17 +77,13 @@ def remember(node: ir.Node, call: Call) -> None:
         value.type = None  # the symbolic's builder guessed; torch's exporter knows
 
 
-def of(node: ir.Node) -> Call | None:
-    """The PyTorch call a node stands for, where that is known here."""
-    marked = _remembered.get(node.metadata_props.get(MARK, ""))
-    if marked is not None:
-        return marked
-    own = definition.by_node(node.domain, node.op_type)
-    return _from_attributes(own, node) if own is not None else None
+def remembered(node: ir.Node) -> Call | None:
+    """Return the PyTorch call that `remember` kept for the node, in this process."""
+    return _remembered.get(node.metadata_props.get(MARK, ""))
 
 
-def _from_attributes(own: definition.Operator, node: ir.Node) -> Call:
-    """Inputs in the order of the tensor arguments, everything else from attributes."""
+def from_attributes(own: Operator, node: ir.Node) -> Call:
+    """Return the call of an operator by its node: inputs in the order of the tensor arguments, the rest attributes."""
     arguments: list[Any] = []
     place = 0
     for argument in own.arguments:
@@ -101,7 +99,7 @@ def _from_attributes(own: definition.Operator, node: ir.Node) -> Call:
     return Call(own.name, own.overload, arguments)
 
 
-def _from_attribute(attribute: ir.Attr | None, argument: Any, own: definition.Operator) -> Any:
+def _from_attribute(attribute: ir.Attr | None, argument: Any, own: Operator) -> Any:
     kind = str(argument.type)
     if attribute is None:
         if kind.startswith("Optional"):  # a call's None is written as no attribute, whatever the default is

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from torchport.engines.registry import DEFAULT
 from torchport.engines.session import Session, open_session
 from torchport.errors import EngineError, InputError
 from torchport.inputs.binding import check_names
@@ -47,7 +48,7 @@ def prove_same(
     after: Model,
     *,
     inputs: Mapping[str, Array] | None = None,
-    engine: str = "onnxruntime",
+    engine: str = DEFAULT,
     libraries: Sequence[str | os.PathLike[str]] = (),
 ) -> Proof:
     """Put the same questions to two ONNX models; names may differ, order and types may not.

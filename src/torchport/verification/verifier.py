@@ -13,6 +13,7 @@ from typing import TypeVar
 import numpy as np
 
 from torchport import process
+from torchport.engines.registry import DEFAULT
 from torchport.errors import EngineError, RandomModelError
 from torchport.numerics.check import check_output
 from torchport.numerics.tolerance import tolerance
@@ -93,7 +94,7 @@ class Examiner:
         first: Sequence[Array],
         precision: str | None = None,
         examples: Sequence[Sequence[Array]] = (),
-        engine: str = "onnxruntime",
+        engine: str = DEFAULT,
         costly: bool = False,
         called: str = "PyTorch",
     ) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import os
 import re
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,41 +17,73 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from torchport.engines import custom_operators
+from torchport.engines.onnxruntime import kernel_types, python_kernels, workarounds
+from torchport.engines.onnxruntime.python_kernels import Needs
+from torchport.engines.protocol import Capabilities, Engine, OpenOptions, Prepared, Runner, identity_model
 from torchport.errors import EngineError
 from torchport.files import onnx_files
 from torchport.irtools.serialization import settled
 from torchport.irtools.traversal import graphs
+from torchport.irtools.types import plain
 from torchport.results import TensorInfo
 from torchport.tensors import Array
 
 _DTYPES = {"float": "float32", "double": "float64"}
 _LENT = {"bfloat16": (onnx.TensorProto.BFLOAT16, np.uint16, ml_dtypes.bfloat16)}
+_OLDEST_OPSET = 7  # ONNX Runtime promises nothing below
+_IR_VERSION = 10  # one that every supported release reads
 _QUIET = 4  # its messages come back as exceptions; printing them too helps nobody
 
 
-def open_session(source: Path | ir.Model, libraries: Sequence[str | os.PathLike[str]] = ()) -> OrtRunner | _InPython:
-    """Open a file as any user would, or a model in memory without holding its weights twice."""
-    model = (
-        onnx_files.load(source) if isinstance(source, Path) else source
-    )  # refuses hostile files before the engine sees them
-    needs = custom_operators.needs(model, libraries)
-    paths = [str(p) for p in needs.libraries]
+class OnnxRuntime(Engine):
+    """ONNX Runtime on the CPU."""
+
+    def open(self, model: Path | ir.Model, options: OpenOptions) -> Runner:
+        """Open a file as any user would, or a model in memory without holding its weights twice."""
+        # a hostile file is refused before the engine sees it
+        loaded = onnx_files.load(model) if isinstance(model, Path) else model
+        needs = python_kernels.needs(loaded, options.libraries)
+        paths = [str(p) for p in needs.libraries]
+        try:
+            if needs.in_python:
+                return _InPython(lambda: _open_sharing(*_in_python(loaded, needs, paths)), needs.names_in_python)
+            if isinstance(model, Path):
+                return OrtRunner(_open(str(model), _options(paths)), loaded)
+            return _open_sharing(loaded, paths)
+        except EngineError as error:
+            raise _named(error, loaded, needs) from error
+
+    def capabilities(self) -> Capabilities:
+        return _capabilities()
+
+    def prepare(self, model: ir.Model) -> Prepared:
+        return Prepared(model, (*kernel_types.fit(model, has_kernels), *workarounds.apply(model)))
+
+
+@functools.cache
+def _capabilities() -> Capabilities:
+    newest = onnx.defs.onnx_opset_version()
+    opsets = [n for n in range(_OLDEST_OPSET, newest + 1) if _opens(identity_model(1, {"": n}, _IR_VERSION))]
+    kinds = [d for d in ir.DataType if d != ir.DataType.UNDEFINED]
+    dtypes = [plain(d) for d in kinds if has_kernels(identity_model(int(d), {"": opsets[-1]}, _IR_VERSION))]
+    devices = tuple(ort.get_available_providers())
+    return Capabilities(ort.__version__, devices, (opsets[0], opsets[-1]), tuple(dtypes), has_kernels)
+
+
+def _opens(model: onnx.ModelProto) -> bool:
     try:
-        if needs.in_python:
-            return _InPython(lambda: _open_sharing(*_in_python(model, needs, paths)), needs.names_in_python)
-        if isinstance(source, Path):
-            return OrtRunner(_open(str(source), _options(paths)), model)
-        return _open_sharing(source, paths)
-    except EngineError as error:
-        raise _named(error, model, needs) from error
+        _open(model.SerializeToString(), _options())
+    except EngineError:
+        return False
+    return True
 
 
-def _in_python(model: ir.Model, needs: custom_operators.Needs, paths: list[str]) -> tuple[ir.Model, list[str]]:
-    copy, library = custom_operators.with_python_kernels(model, needs.in_python)
+def _in_python(model: ir.Model, needs: Needs, paths: list[str]) -> tuple[ir.Model, list[str]]:
+    copy, library = python_kernels.with_python_kernels(model, needs.in_python)
     return copy, [*paths, library]
 
 
-def _named(error: EngineError, model: ir.Model, needs: custom_operators.Needs) -> EngineError:
+def _named(error: EngineError, model: ir.Model, needs: Needs) -> EngineError:
     """ONNX Runtime's words for an operator that no library has, in ours."""
     unknown = re.search(r"([\w.]+):(\w+)\(-?\d+\) is not a registered function/op", error.what)
     if "Domain already set in registry" in error.what:
@@ -115,7 +147,7 @@ def _has_kernels(model: bytes) -> bool:
 
 
 def has_kernels(model: onnx.ModelProto) -> bool:
-    """Whether a session of this small model can be made: every operator has a kernel for its types.
+    """Check that a session of this small model can be made: every operator has a kernel for its types.
 
     Other complaints, about shapes say, are no lack of a kernel.
     """
@@ -125,10 +157,8 @@ def has_kernels(model: onnx.ModelProto) -> bool:
     return _has_kernels(model.SerializeToString(deterministic=True))
 
 
-class OrtRunner:
+class OrtRunner(Runner):
     """Runs an ONNX Runtime session, bfloat16 included, which numpy has no type for."""
-
-    in_python: tuple[str, ...] = ()
 
     def __init__(
         self, session: ort.InferenceSession, model: ir.Model, weights: Mapping[str, ort.OrtValue] | None = None
@@ -145,12 +175,9 @@ class OrtRunner:
 
     def run(self, feeds: Mapping[str, Array], only: Sequence[str] | None = None) -> Sequence[Array]:
         try:
-            outputs = self._run_values(feeds, only) if self._by_value else self._run_arrays(feeds, only)
+            return self._run_values(feeds, only) if self._by_value else self._run_arrays(feeds, only)
         except Exception as error:
-            custom_operators.raise_failure()
             raise _engine_error("ONNX Runtime fails while running the model", error) from error
-        custom_operators.raise_failure()
-        return outputs
 
     def _run_arrays(self, feeds: Mapping[str, Array], only: Sequence[str] | None) -> Sequence[Array]:
         outputs: Sequence[Array] = self.session.run(only, dict(feeds), self._options)
@@ -191,30 +218,32 @@ def _info(argument: Any, declared: ir.Value | None) -> TensorInfo:
 
 
 def _engine_error(what: str, error: Exception) -> EngineError:
-    """ONNX Runtime's message, without its code paths; the node it names goes into `where`."""
+    """ONNX Runtime's message, without its code paths; with the node it names."""
     text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", str(error)).strip()
     node = re.search(r"(?:Name:|node with name |[Nn]ode ?)'([^']+)'|[Nn]ode ?\(([^)]+)\)", text)
     reason = re.split(r"Status Message: ", text)[-1]
     reason = re.sub(r"/\S+\.(?:cc|h):\d+ \S.*?\) ", "", reason)
     return EngineError(
         f"{what}: {reason.splitlines()[0][:300] if reason else text}",
-        where=f"node '{node[1] or node[2]}'" if node else None,
+        node=(node[1] or node[2]) if node else "",
     )
 
 
-class _InPython:
+class _InPython(Runner):
     """A session with kernels in Python.
 
     onnxruntime-extensions 0.15 moves the kernels of all such sessions whenever one more is opened: an earlier one then
-    ends the process when it is run or freed. So none is ever freed, past the end of the interpreter too, and one that
-    is no longer the newest is opened again before it is run.
+    ends the process when it is run or freed. So none is ever freed, past the end of the interpreter too, one that is no
+    longer the newest is opened again before it is run, and one thread at a time opens or runs any of them.
     """
 
+    _lock = threading.RLock()
     _newest: _InPython | None = None
 
     def __init__(self, opened: Callable[[], OrtRunner], names: tuple[str, ...]) -> None:
         self._opened, self.in_python = opened, names
-        self._open()
+        with self._lock:
+            self._open()
         self.inputs, self.outputs = self._runner.inputs, self._runner.outputs
 
     def _open(self) -> None:
@@ -224,9 +253,13 @@ class _InPython:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
 
     def run(self, feeds: Mapping[str, Array], only: Sequence[str] | None = None) -> Sequence[Array]:
-        if _InPython._newest is not self:
-            self._open()
-        return self._runner.run(feeds, only)
+        with self._lock:
+            if _InPython._newest is not self:
+                self._open()
+            try:
+                return self._runner.run(feeds, only)
+            finally:
+                python_kernels.raise_failure()
 
 
 # Hand a model's weights to an engine beside its graph, without copying them.

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import onnxruntime as ort
 
+from torchport.engines.custom_operators import digest
 from torchport.engines.onnxruntime import headers
 from torchport.errors import EngineError, OptionError
 
@@ -142,10 +143,6 @@ def build(
     if again or not _fresh(folder, library):
         _compile(command, folder, library)
     return library
-
-
-def digest(path: str | os.PathLike[str]) -> str:
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
 
 def _fresh(folder: Path, library: Path) -> bool:

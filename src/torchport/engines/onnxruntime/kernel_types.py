@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import onnx
 import onnx_ir as ir
 
-from torchport.engines.onnxruntime import workarounds
 from torchport.engines.onnxruntime.decompositions import elementwise
+from torchport.engines.protocol import Use, Workaround, one_node, use_of
 from torchport.irtools.inference import fill_in
 from torchport.irtools.metadata import call_of
-from torchport.results import Finding
-
-__all__ = ["Asked", "fit"]
-
 
 # Casts, and only where an engine has no kernel for an operator in the type it is used with.
 #
@@ -31,7 +26,7 @@ __all__ = ["Asked", "fit"]
 # when it opens the model. Where no type holds all numbers (float64), first an operator's parts are tried
 # (`parts.py`), then float32, which the proof may not let pass.
 
-Asked = Callable[[onnx.ModelProto], bool]
+HasKernels = Callable[[onnx.ModelProto], bool]
 
 _T = ir.DataType
 _PLAIN = {_T.FLOAT, _T.INT64, _T.BOOL, _T.STRING, None}
@@ -61,23 +56,15 @@ _EXACT = frozenset(
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class _Use:
-    """An operator with the types it is used with."""
-
-    domain: str
-    op_type: str
-    inputs: tuple[ir.DataType | None, ...]
-    outputs: tuple[ir.DataType | None, ...]
-
-
-def fit(model: ir.Model, has_kernels: Asked, *, engine: str = "ONNX Runtime's CPU") -> list[Finding]:
-    """Change `model` so that every operator has a kernel, as far as possible; the findings say where and how.
+def fit(model: ir.Model, has_kernels: HasKernels) -> list[Workaround]:
+    """Change `model` in place so that every operator has a kernel, as far as possible.
 
     Args:
         model: changed in place.
-        has_kernels: whether the engine has every kernel that a small model needs.
-        engine: what to call it.
+        has_kernels: checks that ONNX Runtime has every kernel that a small model needs.
+
+    Returns:
+        What was done, for each pair of types.
     """
     _fill_in(model)
     if model.functions and any(_unusual(node) for f in model.functions.values() for node in f.all_nodes()):
@@ -85,11 +72,7 @@ def fit(model: ir.Model, has_kernels: Asked, *, engine: str = "ONNX Runtime's CP
         _fill_in(model)
     fitting = _Fitting(model, has_kernels)
     fitting.run()
-    workarounds.avoid_crashes(model)
-    workarounds.avoid_integer_products(model)
-    workarounds.avoid_padded_pools(model)
-    workarounds.avoid_scaled_products(model)
-    return fitting.findings(engine)
+    return fitting.workarounds()
 
 
 def _fill_in(model: ir.Model) -> None:
@@ -97,10 +80,10 @@ def _fill_in(model: ir.Model) -> None:
 
 
 class _Fitting:
-    def __init__(self, model: ir.Model, has_kernels: Asked) -> None:
+    def __init__(self, model: ir.Model, has_kernels: HasKernels) -> None:
         self._model = model
         self._has_kernels = has_kernels
-        self._answers: dict[_Use, bool] = {}
+        self._answers: dict[Use, bool] = {}
         self._casts: dict[tuple[int, int, ir.DataType], ir.Value] = {}
         self._done: dict[tuple[ir.DataType, ir.DataType | None], list[str]] = {}
 
@@ -135,7 +118,7 @@ class _Fitting:
                 self._fit_node(part)
         return True
 
-    def _runs(self, node: ir.Node, use: _Use) -> bool:
+    def _runs(self, node: ir.Node, use: Use) -> bool:
         if use not in self._answers:
             self._answers[use] = self._has_kernels(one_node(node, use, self._model))
         return self._answers[use]
@@ -166,18 +149,20 @@ class _Fitting:
             self._casts[key] = cast.outputs[0]
         return self._casts[key]
 
-    def findings(self, engine: str) -> list[Finding]:
-        return [Finding(_told(engine, kind, wide, names)) for (kind, wide), names in self._done.items()]
+    def workarounds(self) -> list[Workaround]:
+        return [_workaround(kind, wide, names) for (kind, wide), names in self._done.items()]
 
 
-def _told(engine: str, kind: ir.DataType, wide: ir.DataType | None, names: list[str]) -> str:
+def _workaround(kind: ir.DataType, wide: ir.DataType | None, names: list[str]) -> Workaround:
     shown = ", ".join(dict.fromkeys(names))
-    text = f"{engine} has no {_shown(kind)} kernel of {shown}: "
+    text = f"ONNX Runtime's CPU has no {_shown(kind)} kernel of {shown}: "
     many = f"{len(names)} node" + ("s are" if len(names) > 1 else " is")
     if wide is None:
-        return text + f"{many} written out in simpler operators, which are slower"
+        text += f"{many} written out in simpler operators, which are slower"
+        return Workaround(f"{_shown(kind)}-in-simpler-operators", len(names), text)
     text += f"{many} computed in {_shown(wide)}, between casts"
-    return text + ("; the answers are less precise" if (kind, wide) == _LOSING else "")
+    text += "; the answers are less precise" if (kind, wide) == _LOSING else ""
+    return Workaround(f"{_shown(kind)}-computed-in-{_shown(wide)}", len(names), text)
 
 
 def _shown(kind: ir.DataType) -> str:
@@ -191,40 +176,9 @@ def _unusual(node: ir.Node) -> bool:
     return any(v is not None and v.dtype not in _PLAIN for v in (*node.inputs, *node.outputs))
 
 
-def use_of(node: ir.Node) -> _Use:
-    inputs = tuple(None if v is None else v.dtype for v in node.inputs)
-    return _Use(node.domain, node.op_type, inputs, tuple(v.dtype for v in node.outputs))
-
-
-def _changed(use: _Use, kind: ir.DataType | None, wide: ir.DataType) -> _Use:
+def _changed(use: Use, kind: ir.DataType | None, wide: ir.DataType) -> Use:
     inputs, outputs = (tuple(wide if t == kind else t for t in types) for types in (use.inputs, use.outputs))
     return dataclasses.replace(use, inputs=inputs, outputs=outputs)
-
-
-def one_node(node: ir.Node, use: _Use, model: ir.Model) -> onnx.ModelProto:
-    """A model of that one node, with other types if `use` has others."""
-    names = [f"input{i}" if value is not None else "" for i, value in enumerate(node.inputs)]
-    outputs = [f"output{i}" if value.name else "" for i, value in enumerate(node.outputs)]
-    attributes = [ir.serde.serialize_attribute(a) for a in node.attributes.values() if not a.is_ref()]
-    for attribute in attributes:
-        if attribute.name in ("to", "dtype") and attribute.i == int(node.outputs[0].dtype or 0):
-            attribute.i = int(use.outputs[0] or 0)
-    proto = onnx.helper.make_node(node.op_type, names, outputs, domain=node.domain)
-    proto.attribute.extend(attributes)
-    graph = onnx.helper.make_graph(
-        [proto],
-        "one",
-        [_info(name, kind) for name, kind in zip(names, use.inputs, strict=True) if name],
-        [_info(name, kind) for name, kind in zip(outputs, use.outputs, strict=True) if name],
-    )
-    imports = [onnx.helper.make_opsetid(domain, version) for domain, version in model.opset_imports.items()]
-    return onnx.helper.make_model(graph, opset_imports=imports, ir_version=model.ir_version)
-
-
-def _info(name: str, kind: ir.DataType | None) -> Any:
-    if kind is None:
-        return onnx.ValueInfoProto(name=name)
-    return onnx.helper.make_tensor_value_info(name, int(kind), None)
 
 
 def _cast(value: ir.Value, to: ir.DataType) -> ir.Node:

@@ -7,6 +7,15 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from torchport.engines.protocol import Workaround
+
+
+def apply(model: ir.Model) -> list[Workaround]:
+    """Apply every workaround that the model needs, in place; return those that changed a node."""
+    done = [Workaround(name, change(model)) for name, change in _WORKAROUNDS.items()]
+    return [workaround for workaround in done if workaround.nodes]
+
+
 # Shapes of a graph that make ONNX Runtime crash, turned into equal ones that do not.
 #
 # Transpose → Cast → MatMul, where more than the last two axes are turned: its MatmulTransposeFusion leaves a graph that
@@ -14,14 +23,17 @@ import onnx_ir as ir
 # and turning then is the same.
 
 
-def avoid_crashes(model: ir.Model) -> None:
+def _cast_before_transpose(model: ir.Model) -> int:
     """Turn Transpose → Cast → MatMul into Cast → Transpose → MatMul, everywhere in the model."""
+    changed = 0
     for node in list(model.graph.all_nodes()):
         for value in node.inputs if node.op_type == "MatMul" else ():
             cast = value.producer() if value is not None else None
             turn = _behind(cast) if cast is not None else None
             if cast is not None and turn is not None:
                 _swap(turn, cast)
+                changed += 1
+    return changed
 
 
 def _behind(cast: ir.Node) -> ir.Node | None:
@@ -59,8 +71,9 @@ def _swap(turn: ir.Node, cast: ir.Node) -> None:
 # changes nothing, and ONNX Runtime does not look past it.
 
 
-def avoid_padded_pools(model: ir.Model) -> None:
+def _separate_pad_and_pool(model: ir.Model) -> int:
     """Put a Max between each Pad and the MaxPool that follows it."""
+    changed = 0
     for node in list(model.graph.all_nodes()):
         padded = node.inputs[0] if node.op_type == "MaxPool" else None
         pad = padded.producer() if padded is not None else None
@@ -71,6 +84,8 @@ def avoid_padded_pools(model: ir.Model) -> None:
             assert node.graph is not None
             node.graph.insert_before(node, kept)
             node.replace_input_with(0, kept.outputs[0])
+            changed += 1
+    return changed
 
 
 # A float64 number before or after a MatMul, which ONNX Runtime (1.31) makes the product's float32 `alpha`.
@@ -81,8 +96,9 @@ def avoid_padded_pools(model: ir.Model) -> None:
 _BETWEEN = ("Transpose", "MatMul")  # a transpose becomes part of the product first
 
 
-def avoid_scaled_products(model: ir.Model) -> None:
+def _separate_product_and_scale(model: ir.Model) -> int:
     """Put a Max between each product and a number that float32 cannot hold."""
+    changed = 0
     for node in list(model.graph.all_nodes()):
         if node.op_type not in ("Mul", "Div") or node.domain or node.outputs[0].dtype != ir.DataType.DOUBLE:
             continue
@@ -93,13 +109,16 @@ def avoid_scaled_products(model: ir.Model) -> None:
             out = node.outputs[0]
             if any(use.node.op_type in _BETWEEN for use in out.uses()):
                 _hold(out, node)
+                changed += 1
             made = other.producer()
             if made is not None and made.op_type in _BETWEEN:
                 _hold(other, made)
+                changed += 1
+    return changed
 
 
 def _loses(value: ir.Value) -> bool:
-    """Whether it is one number that float32 cannot hold."""
+    """Check that it is one number that float32 cannot hold."""
     tensor = ir.convenience.get_const_tensor(value)
     if tensor is None or tensor.size != 1:
         return False
@@ -132,41 +151,46 @@ _PRODUCTS = {"MatMul", "Gemm", "Conv", "ConvTranspose"}
 _SHIFT = 128
 
 
-def avoid_integer_products(model: ir.Model) -> None:
-    """Shift every constant weight of int8 that meets numbers of uint8, and take floating biases out of products."""
+def _avoid_integer_products(model: ir.Model) -> int:
+    """Shift every constant weight of int8 beside numbers of uint8, and take floating biases out of products."""
+    changed = 0
     for node in list(model.graph.all_nodes()):
         if node.op_type == "MatMulInteger":
-            _shift_factor(node, model.graph)
+            changed += _shift_factor(node, model.graph)
         elif node.op_type in _PRODUCTS:
             left, right = (v.producer() if v is not None else None for v in node.inputs[:2])
+            shifted = parted = False
             if _dequantizes(left, ir.DataType.UINT8) and right is not None and _dequantizes(right, ir.DataType.INT8):
-                _shift(right, model.graph, value=0, zero_point=2)
+                shifted = _shift(right, model.graph, value=0, zero_point=2)
             if _is_quantized(left) and _is_quantized(right):
-                _part_from_bias(node)
+                parted = _part_from_bias(node)
+            changed += shifted or parted
+    return changed
 
 
-def _shift_factor(node: ir.Node, top: ir.Graph) -> None:
+def _shift_factor(node: ir.Node, top: ir.Graph) -> bool:
     left, right = node.inputs[:2]
     if left is not None and right is not None and left.dtype == ir.DataType.UINT8 and right.dtype == ir.DataType.INT8:
         turn = right.producer()
-        if turn is not None and turn.op_type == "Transpose":  # as torch keeps weights
-            _shift(node, top, value=1, zero_point=3, through=turn)
-        else:
-            _shift(node, top, value=1, zero_point=3)
+        through = turn if turn is not None and turn.op_type == "Transpose" else None  # as torch keeps weights
+        return _shift(node, top, value=1, zero_point=3, through=through)
+    return False
 
 
 def _is_quantized(node: ir.Node | None) -> bool:
     return node is not None and node.op_type == "DequantizeLinear"
 
 
-def _part_from_bias(node: ir.Node) -> None:
+def _part_from_bias(node: ir.Node) -> bool:
+    """Add a bias after the product and not in it; return False if there is none."""
     if node.op_type == "MatMul":
-        for user in {u for u, _ in node.outputs[0].uses() if u.op_type == "Add"}:
-            user.op_type = "Sum"
-        return
+        additions = {u for u, _ in node.outputs[0].uses() if u.op_type == "Add"}
+        for addition in additions:
+            addition.op_type = "Sum"
+        return bool(additions)
     bias = node.inputs[2] if len(node.inputs) > 2 else None
     if bias is None or _is_quantized(bias.producer()) or node.attributes.get_float("beta", 1.0) != 1.0:
-        return
+        return False
     graph, result = node.graph, node.outputs[0]
     assert graph is not None
     assert result.shape is not None
@@ -183,6 +207,7 @@ def _part_from_bias(node: ir.Node) -> None:
     added.outputs[0].type, added.outputs[0].shape = result.type, result.shape
     added.outputs[0].name, result.name = result.name, f"{result.name}.without_bias"
     graph.insert_after(node, added)
+    return True
 
 
 def _dequantizes(node: ir.Node | None, dtype: ir.DataType) -> bool:
@@ -194,17 +219,20 @@ def _dequantizes(node: ir.Node | None, dtype: ir.DataType) -> bool:
     )
 
 
-def _shift(node: ir.Node, top: ir.Graph, *, value: int, zero_point: int, through: ir.Node | None = None) -> None:
-    """The integers at input `value` and their zero point at input `zero_point`, both 128 higher, if both are constant.
+def _shift(node: ir.Node, top: ir.Graph, *, value: int, zero_point: int, through: ir.Node | None = None) -> bool:
+    """Make the integers at input `value` and their zero point at input `zero_point` 128 higher, if both are constant.
 
     Args:
         top: the graph that holds the weights.
         through: a transposition between the constant and the node.
+
+    Returns:
+        True if they are constant.
     """
     given = (through or node).inputs[0 if through is not None else value]
     zeros = node.inputs[zero_point] if len(node.inputs) > zero_point else None
     if given is None or given.const_value is None or (zeros is not None and zeros.const_value is None):
-        return
+        return False
     graph = node.graph
     assert graph is not None
     numbers = given.const_value.numpy().astype(np.int16) + _SHIFT
@@ -221,6 +249,7 @@ def _shift(node: ir.Node, top: ir.Graph, *, value: int, zero_point: int, through
     zero = _constant(top, f"{given.name}.uint8.zero_point", old.astype(np.int16) + _SHIFT)
     node.resize_inputs(max(len(node.inputs), zero_point + 1))
     node.replace_input_with(zero_point, zero)
+    return True
 
 
 def _no_zeros(node: ir.Node) -> np.ndarray[Any, Any]:
@@ -239,3 +268,11 @@ def _constant(top: ir.Graph, name: str, numbers: np.ndarray[Any, Any]) -> ir.Val
     )
     top.initializers.add(value)
     return value
+
+
+_WORKAROUNDS = {
+    "cast-before-transpose": _cast_before_transpose,
+    "exact-integer-products": _avoid_integer_products,
+    "pad-kept-from-pool": _separate_pad_and_pool,
+    "scale-kept-from-product": _separate_product_and_scale,
+}

@@ -1,44 +1,43 @@
-"""Operators that a chosen engine cannot run, in the types they are used with.
-
-The engine is asked, not known: its module has a function `has_kernels(model: onnx.ModelProto) -> bool`.
-"""
+"""Operators that a chosen engine cannot run, in the types they are used with, as the engine's capabilities say."""
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Callable, Iterator
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from collections.abc import Iterator
 
 import onnx
 import onnx_ir as ir
 from onnx import ModelProto
 
-from torchport.engines.onnxruntime.kernel_types import one_node, use_of
+from torchport.engines.protocol import OpenOptions, Use, identity_model, one_node, use_of
+from torchport.engines.registry import find_engine
 from torchport.errors import EngineError
 from torchport.inspection.lint.fault import Fault
+from torchport.irtools import metadata
 from torchport.irtools.inference import fill_in
-from torchport.irtools.metadata import OPERATORS, SOURCE
 from torchport.irtools.traversal import all_nodes, subgraphs
 from torchport.irtools.types import dtype_name, is_own, operator_name
 
 
 def kernel_faults(proto: ModelProto, engine: str) -> Iterator[Fault]:
-    """Args: a well-formed model without its large weights, and the engine's name."""
+    """Find the nodes that an engine cannot run.
+
+    Args:
+        proto: a well-formed model without its large weights.
+        engine: the engine's name.
+    """
     too_new = _too_new(proto, engine)
     if too_new is not None:
         yield too_new
         return
-    has_kernels = _asked(engine)
-    if has_kernels is None:
+    runs = find_engine(engine).capabilities().runs
+    if runs is None:
         yield Fault(
             "note", "no-kernel", f"the engine '{engine}' does not say which kernels it has", "try `torchport run`"
         )
         return
     model = ir.from_proto(_typed(proto))
     fill_in(model.graph, model.opset_imports.get("", 1))
-    answers: dict[Any, bool] = {}
+    answers: dict[Use, bool] = {}
     for node in all_nodes(model):
         if is_own(node.domain):
             yield from _own(model, node)
@@ -47,21 +46,17 @@ def kernel_faults(proto: ModelProto, engine: str) -> Iterator[Fault]:
         if subgraphs(node) or node.op_identifier() in model.functions or not _plain(node):
             continue  # what is inside is looked at by itself
         if use not in answers:
-            answers[use] = has_kernels(one_node(node, use, model))
+            answers[use] = runs(one_node(node, use, model))
         if not answers[use]:
             yield _missing(node, engine)
 
 
 def _too_new(proto: ModelProto, engine: str) -> Fault | None:
-    """Whether the engine takes the IR version and opsets at all: it is given a model of them that does nothing."""
-    value = ir.val("x", ir.DataType.FLOAT, [1])
-    node = ir.node("Identity", [value])
-    node.outputs[0].name, node.outputs[0].type, node.outputs[0].shape = "y", value.type, value.shape
+    """Find out if the engine takes the IR version and opsets at all, with a model of them that does nothing."""
     imports = {opset.domain: opset.version for opset in proto.opset_import}
-    graph = ir.Graph([value], [node.outputs[0]], nodes=[node], name="probe", opset_imports={"": 13, **imports})
-    model = ir.Model(graph, ir_version=proto.ir_version)
+    probe = identity_model(onnx.TensorProto.FLOAT, {"": 13, **imports}, proto.ir_version)
     try:
-        _entry(engine).load()(model)
+        find_engine(engine).open(ir.from_proto(probe), OpenOptions())
     except EngineError as error:
         versions = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in imports.items())
         what = f"{engine} does not take a model of IR version {proto.ir_version} and opset {versions}"
@@ -72,18 +67,10 @@ def _too_new(proto: ModelProto, engine: str) -> Fault | None:
 
 
 def _plain(node: ir.Node) -> bool:
-    """Whether its types are known, and are those of tensors: a model of one node has no others."""
+    """Check that its types are known, and are those of tensors: a model of one node has no others."""
     values = [value for value in (*node.inputs, *node.outputs) if value is not None and value.name]
     tensors = all(isinstance(value.type, ir.TensorType | None) for value in values)
     return tensors and all(value.dtype is not None for value in values)
-
-
-def _asked(engine: str) -> Callable[[ModelProto], bool] | None:
-    return getattr(sys.modules[_entry(engine).load().__module__], "has_kernels", None)
-
-
-def _entry(engine: str) -> EntryPoint:
-    return next(e for e in entry_points(group="torchport.engines") if e.name == engine)
 
 
 def _typed(proto: ModelProto) -> ModelProto:
@@ -101,7 +88,7 @@ def _missing(node: ir.Node, engine: str) -> Fault:
         f"{engine} has no kernel of {operator_name(node)} for ({types}), which node '{node.name}' wants",
         "cast to a type it has (`torchport ops show` lists them), or take another engine",
         node=node.name or "",
-        source=node.metadata_props.get(SOURCE, ""),
+        source=node.metadata_props.get(metadata.SOURCE, ""),
     )
 
 
@@ -109,7 +96,7 @@ def _own(model: ir.Model, node: ir.Node) -> Iterator[Fault]:
     if node.op_identifier() in model.functions:
         return
     name = operator_name(node)
-    library = _libraries(model).get(name)
+    library = metadata.operator_libraries(model).get(name)
     where = f"its kernel is in {library}" if library else "the model names no library for it"
     yield Fault(
         "warning" if library else "error",
@@ -117,13 +104,5 @@ def _own(model: ir.Model, node: ir.Node) -> Iterator[Fault]:
         f"node '{node.name}' is {name}, which no engine brings: {where}",
         f"open it with its library: torchport run --library {library or 'LIBRARY'}",
         node=node.name or "",
-        source=node.metadata_props.get(SOURCE, ""),
+        source=node.metadata_props.get(metadata.SOURCE, ""),
     )
-
-
-def _libraries(model: ir.Model) -> dict[str, str]:
-    try:
-        entries = json.loads(model.metadata_props.get(OPERATORS, "[]"))
-        return {e["name"]: e["library"] for e in entries if "library" in e}
-    except (ValueError, TypeError, KeyError, AttributeError):
-        return {}

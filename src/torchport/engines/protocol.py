@@ -1,0 +1,177 @@
+"""The interface of an engine: open a model, say what runs, and prepare a model for the engine's known faults.
+
+An engine is a subclass of `Engine`, registered under the entry point group `torchport.engines`. `open` is all it must
+have; `capabilities` and `prepare` say nothing and change nothing by default.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+from onnx import helper
+
+from torchport.results import Finding, TensorInfo
+from torchport.tensors import Array
+
+
+@dataclasses.dataclass(frozen=True)
+class OpenOptions:
+    """How a model is opened.
+
+    Attributes:
+        libraries: operator libraries that the user trusts, by path.
+    """
+
+    libraries: tuple[str | os.PathLike[str], ...] = ()
+
+
+class Runner(abc.ABC):
+    """A model opened in an engine. Many threads may run it at once.
+
+    Attributes:
+        in_python: operators that PyTorch runs, because the engine has no kernel of them.
+    """
+
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    in_python: tuple[str, ...] = ()
+
+    @abc.abstractmethod
+    def run(self, feeds: Mapping[str, Array], only: Sequence[str] | None = None) -> Sequence[Array]:
+        """Return the outputs in order; with `only`, those outputs in its order.
+
+        Args:
+            feeds: every input by name; names, dtypes and shapes were checked.
+            only: names of the outputs to compute; all if None.
+
+        Raises:
+            EngineError: the engine fails, with the `node` at fault where the engine names it.
+        """
+
+
+@dataclasses.dataclass(frozen=True)
+class Workaround:
+    """A change of a model that works around a fault of an engine.
+
+    Attributes:
+        name: of the workaround, for the model's metadata.
+        nodes: the number of nodes that were changed.
+        finding: what the user should know, for instance that nodes run slower; empty if nothing.
+    """
+
+    name: str
+    nodes: int
+    finding: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """A model that an engine runs right, with the workarounds in it."""
+
+    model: ir.Model
+    workarounds: tuple[Workaround, ...] = ()
+
+    @property
+    def findings(self) -> list[Finding]:
+        return [Finding(w.finding) for w in self.workarounds if w.finding]
+
+
+@dataclasses.dataclass(frozen=True)
+class Capabilities:
+    """What an engine can run.
+
+    Attributes:
+        version: of the engine.
+        devices: the engine's own names for what it computes on.
+        opsets: the oldest and the newest opset of ONNX it reads; None if unknown.
+        dtypes: the tensor types it takes, ``float32`` and so on.
+        runs: returns True if the engine has a kernel for every node of a small model; None if the engine cannot tell.
+    """
+
+    version: str = ""
+    devices: tuple[str, ...] = ()
+    opsets: tuple[int, int] | None = None
+    dtypes: tuple[str, ...] = ()
+    runs: Callable[[onnx.ModelProto], bool] | None = None
+
+
+class Engine(abc.ABC):
+    """A library that runs ONNX models."""
+
+    @abc.abstractmethod
+    def open(self, model: Path | ir.Model, options: OpenOptions) -> Runner:
+        """Open an ONNX file, or a model in memory.
+
+        Raises:
+            EngineError: the engine refuses the model.
+        """
+
+    def capabilities(self) -> Capabilities:
+        """Return what the engine can run, as far as it knows."""
+        return Capabilities()
+
+    def prepare(self, model: ir.Model) -> Prepared:
+        """Return an equal model without what this engine computes wrong, crashes on, or has no kernels for.
+
+        `model` itself may be changed, since a large one is not copied: give a clone to keep it.
+        """
+        return Prepared(model)
+
+
+# Small models that ask an engine about one operator.
+
+
+@dataclasses.dataclass(frozen=True)
+class Use:
+    """An operator with the types it is used with."""
+
+    domain: str
+    op_type: str
+    inputs: tuple[ir.DataType | None, ...]
+    outputs: tuple[ir.DataType | None, ...]
+
+
+def use_of(node: ir.Node) -> Use:
+    """Return a node's operator with the types the node has."""
+    inputs = tuple(None if v is None else v.dtype for v in node.inputs)
+    return Use(node.domain, node.op_type, inputs, tuple(v.dtype for v in node.outputs))
+
+
+def one_node(node: ir.Node, use: Use, model: ir.Model) -> onnx.ModelProto:
+    """Return a model of this one node, with the types of `use`."""
+    names = [f"input{i}" if value is not None else "" for i, value in enumerate(node.inputs)]
+    outputs = [f"output{i}" if value.name else "" for i, value in enumerate(node.outputs)]
+    attributes = [ir.serde.serialize_attribute(a) for a in node.attributes.values() if not a.is_ref()]
+    for attribute in attributes:
+        if attribute.name in ("to", "dtype") and attribute.i == int(node.outputs[0].dtype or 0):
+            attribute.i = int(use.outputs[0] or 0)
+    proto = helper.make_node(node.op_type, names, outputs, domain=node.domain)
+    proto.attribute.extend(attributes)
+    graph = helper.make_graph(
+        [proto],
+        "one",
+        [_info(name, kind) for name, kind in zip(names, use.inputs, strict=True) if name],
+        [_info(name, kind) for name, kind in zip(outputs, use.outputs, strict=True) if name],
+    )
+    imports = [helper.make_opsetid(domain, version) for domain, version in model.opset_imports.items()]
+    return helper.make_model(graph, opset_imports=imports, ir_version=model.ir_version)
+
+
+def _info(name: str, kind: ir.DataType | None) -> onnx.ValueInfoProto:
+    if kind is None:
+        return onnx.ValueInfoProto(name=name)
+    return helper.make_tensor_value_info(name, int(kind), None)
+
+
+def identity_model(dtype: int, imports: Mapping[str, int], ir_version: int) -> onnx.ModelProto:
+    """Return a model that gives its input back: it shows if an engine takes a dtype, an opset or an IR version."""
+    infos = [helper.make_tensor_value_info(name, dtype, [1]) for name in ("x", "y")]
+    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "probe", infos[:1], infos[1:])
+    opsets = [helper.make_opsetid(domain, version) for domain, version in imports.items()]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=ir_version)
