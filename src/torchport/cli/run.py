@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,9 +11,11 @@ from torchport.cli.ops import load_libraries
 from torchport.cli.options import library_option
 from torchport.cli.output import common, print_json, progress
 from torchport.engines.registry import DEFAULT
-from torchport.engines.session import Session
 from torchport.errors import InputError
-from torchport.tensors import Array
+
+if TYPE_CHECKING:
+    from torchport.engines.session import Session
+    from torchport.tensors import Array
 
 
 @click.command("run", short_help="Run an ONNX model on given inputs.")
