@@ -20,6 +20,7 @@ ORDER = [
 ]
 NO_TORCH = set(ORDER[: ORDER.index("torch_compat")])
 # Facades give names of every package, imported when they are used. No module imports them.
+METADATA_KEYS = "torchport.irtools.metadata"  # keys such as torchport.operators look like modules
 FACADES = {"torchport", "torchport.graph", "torchport.operators"}
 
 
@@ -48,7 +49,7 @@ def imported(module: str) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torchport"):
             names = [f"{node.module}.{alias.name}" for alias in node.names]
             yield from (name if name in modules() else str(node.module) for name in names)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and module != METADATA_KEYS:
             named = re.findall(r"\btorchport(?:\.\w+)+", node.value)
             yield from (name for name in named if name in modules())
 
