@@ -20,7 +20,7 @@ from torchport.engines.session import open_session
 from torchport.errors import EngineError
 from torchport.files import onnx_files
 from torchport.inputs.binding import check_names
-from torchport.irtools.inference import without_weights
+from torchport.irtools.inference import inferred
 from torchport.irtools.names import Names
 from torchport.irtools.traversal import used_values
 from torchport.tensors import Array
@@ -121,12 +121,9 @@ def typed(model: ir.Model, engine: str, libraries: Sequence[str | os.PathLike[st
 
 
 def _infer(model: ir.Model) -> None:
-    """Types as onnx infers them. onnx_ir's own pass takes sequences for tensors."""
-    try:
-        inferred = ir.from_proto(onnx.shape_inference.infer_shapes(without_weights(model)))
-    except onnx.shape_inference.InferenceError:  # a model that is wrong is what is being looked into
-        return
-    known = Names(inferred).values
+    """Set the types that are missing as onnx infers them; it may not, as the model may be wrong."""
+    complete = inferred(model)
+    known = {} if complete is None else Names(complete).values
     for value in _untyped(model):
         found = known.get(str(value.name))
         if found is not None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 import onnx_ir as ir
 
 from torchport.errors import InputError
-from torchport.irtools.dims import _IDENTIFIER, change_dims, dim_names, dim_with
+from torchport.irtools.dims import IDENTIFIER, change_dims, dim_names, dim_with
 from torchport.irtools.metadata import ANNOTATION, PROOF
 from torchport.irtools.names import unknown
 from torchport.irtools.traversal import all_nodes, all_values, bodies, own_values, subgraphs
@@ -151,7 +151,7 @@ def _check_distinct(plan: _Plan, names: set[str], what: str) -> None:
 
 def _check_dims(model: ir.Model, plan: _Plan) -> None:
     for old, new in plan.items():
-        if not _IDENTIFIER.fullmatch(new):
+        if not IDENTIFIER.fullmatch(new):
             raise InputError(
                 f"'{new}' cannot be the name of dimension '{old}'",
                 next_step="take letters, digits and _, as others read signs in it as an expression",

@@ -10,7 +10,7 @@ from torchport.editing.make_dynamic.edit import free
 from torchport.editing.selection import unproves
 from torchport.editing.transaction import rehearsed
 from torchport.errors import InputError, did_you_mean
-from torchport.irtools.dims import _free_symbols as _symbols, names_in
+from torchport.irtools.dims import dim_names, dim_with, evaluated, symbols
 from torchport.irtools.inference import contradiction
 from torchport.irtools.names import unknown
 from torchport.irtools.shapes import Shapes
@@ -65,7 +65,7 @@ def _read(to: int | str) -> int | str:
 
 def _find(model: ir.Model, text: str) -> str | tuple[str, int]:
     """A dimension's name; or the input and axis of one that has a number, or no name."""
-    named = names_in(model)
+    named = dim_names(model)
     if text in named:
         return text
     name, colon, number = text.rpartition(":")
@@ -94,7 +94,7 @@ def _fix(model: ir.Model, places: Sequence[tuple[str, int]], size: int) -> int:
     other = [p for p, shape in shapes.items() if shape is not None and shape[p[1]] != size]
     if not other:
         return 0
-    name = next(n for n in ("fixed", *(f"fixed_{k}" for k in range(99))) if n not in names_in(model))
+    name = next(n for n in ("fixed", *(f"fixed_{k}" for k in range(99))) if n not in dim_names(model))
 
     def change(one: ir.Model) -> int:
         changed = free(one, other, name)
@@ -210,7 +210,7 @@ def clear_shapes(model: ir.Model) -> int:
 
 def replace_dim(model: ir.Model, name: str, to: int | str) -> int:
     """A number or another name for a dimension, in every shape."""
-    if isinstance(to, str) and to in names_in(model):
+    if isinstance(to, str) and to in dim_names(model):
         raise InputError(
             f"the model has a dimension '{to}' already", next_step=f"take another name, or fix '{name}' and '{to}'"
         )
@@ -245,16 +245,9 @@ def _write(model: ir.Model, name: str, to: int | str) -> int:
 def _with(dim: ir.SymbolicDim, name: str, to: int | str) -> int | str | ir.SymbolicDim:
     if dim.value == name:
         return to
-    if dim.value is None or name not in _symbols(dim):
+    if dim.value is None or name not in symbols(dim.value):
         return dim
-    if isinstance(to, int):
-        return dim.evaluate({name: to})
-    import sympy
-
-    expression = dim._expr
-    assert expression is not None
-    symbol = next(s for s in expression.free_symbols if str(s) == name)
-    return ir.SymbolicDim(expression.subs(symbol, sympy.Symbol(to, integer=True, positive=True)))
+    return evaluated(dim.value, {name: to}) if isinstance(to, int) else dim_with(dim.value, {name: to})
 
 
 def _work_out(model: ir.Model) -> None:

@@ -11,6 +11,7 @@ import onnx_ir as ir
 from torchport.editing.fragment import Fragment
 from torchport.errors import InputError, OpsetError
 from torchport.inspection.lint.operators import clean
+from torchport.irtools.inference import InferenceError, infer_shapes
 from torchport.irtools.names import where
 from torchport.irtools.traversal import Match, Scope, opset_of, used_values
 from torchport.irtools.types import agrees, described
@@ -50,10 +51,10 @@ def _nameable(shape: ir.Shape | None, outer: Sequence[ir.Value]) -> ir.Shape | N
 def _inferred(proto: onnx.ModelProto, title: str, *, strict: bool) -> onnx.ModelProto:
     try:
         onnx.checker.check_model(_checkable(proto)) if strict else None
-        return onnx.shape_inference.infer_shapes(proto, data_prop=True, strict_mode=strict, check_type=strict)
-    except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError) as error:
+        return infer_shapes(proto, strict=strict, check_type=strict)
+    except (InferenceError, onnx.checker.ValidationError) as error:
         if "instead is null" in str(error):  # behind an operator of one's own nobody knows the type
-            return onnx.shape_inference.infer_shapes(proto, data_prop=True)
+            return infer_shapes(proto)
         lines = [line for line in str(error).splitlines() if line.strip()]
         raise InputError(
             f"{title} does not fit: {clean(ValueError(lines[0] if lines else ''))}",

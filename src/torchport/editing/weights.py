@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 
 from torchport.editing.cleanup import take_out
@@ -20,8 +19,8 @@ from torchport.editing.selection import unproves
 from torchport.editing.transaction import Undo, attempt, infer_again
 from torchport.errors import InputError, close_names
 from torchport.inputs.arrays import reading, same_dtype, tensor_for
-from torchport.irtools.dims import change_dims
-from torchport.irtools.inference import without_weights
+from torchport.irtools.dims import change_dims, evaluated
+from torchport.irtools.inference import inferred
 from torchport.irtools.metadata import ANNOTATION
 from torchport.irtools.names import unknown, where
 from torchport.irtools.node_reader import is_constant
@@ -320,20 +319,15 @@ def _settle(model: ir.Model, given: ir.Value, tensor: ir.TensorProtocol, sizes: 
 def _at(text: str, sizes: Mapping[str, int]) -> str | int:
     if text in sizes or not any(name in text for name in sizes):
         return sizes.get(text, text)
-    try:
-        found = ir.SymbolicDim(text).evaluate(sizes)
-    except ValueError:
-        return text  # no expression, only a name that looks like one
-    return found if isinstance(found, int) else str(found.value)
+    return evaluated(text, sizes)
 
 
 def _sharpen(model: ir.Model) -> None:
     """Dimensions that a known value makes known: of what is reshaped by it, say."""
-    try:
-        proto = onnx.shape_inference.infer_shapes(without_weights(model), data_prop=True)
-    except onnx.shape_inference.InferenceError:
+    inner = inferred(model)
+    if inner is None:
         return  # the check of the whole edit says what is wrong
-    for graph, typed in zip(model.graphs(), ir.from_proto(proto).graphs(), strict=True):
+    for graph, typed in zip(model.graphs(), inner.graphs(), strict=True):
         known = ir.convenience.create_value_mapping(typed)
         for value in own_values(graph):
             found = known[value.name].shape if value.name in known else None

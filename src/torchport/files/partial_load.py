@@ -14,14 +14,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from torchport.errors import FileError
 from torchport.files.protobuf_scan import Packed, SkimmedModel, UnclearError, number, weight_name, with_length
 from torchport.files.reader import UNREADABLE
 from torchport.files.validation import check_functions, check_versions
-from torchport.irtools.inference import UNINFERABLE
+from torchport.irtools.inference import UNINFERABLE, infer_shapes
 from torchport.irtools.serialization import proto_scopes, proto_subgraphs
 
 _SMALL = 1024  # bytes of a weight worth showing to inference, as it may be a shape
@@ -70,7 +69,7 @@ def _typed(content: bytes) -> bytes:
         if len(tensor.raw_data) > _SMALL:
             tensor.ClearField("raw_data")
             tensor.data_location = TensorProto.EXTERNAL
-    inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True)
+    inferred = infer_shapes(proto)
     for stated, completed in zip(proto_scopes(proto.graph), proto_scopes(inferred.graph), strict=True):
         _restore(stated, completed)
     return bytes(inferred.SerializeToString())

@@ -10,6 +10,7 @@ import onnx
 import onnx_ir as ir
 
 from torchport.irtools import node_reader
+from torchport.irtools.inference import UNINFERABLE, infer_node
 from torchport.irtools.schemas import schema_even_if_deprecated
 from torchport.tensors import Array
 
@@ -141,14 +142,11 @@ class Builder:
         given = [value for value in node.inputs if value is not None]
         if schema is None or any(value.type is None for value in given):
             return
-        types = {str(value.name): _type_proto(value) for value in given}
+        types = {str(value.name): ir.serde.serialize_value(value).type for value in given}
         data = {str(value.name): proto for value in given if (proto := _tensor_proto(value)) is not None}
-        imports = [onnx.helper.make_opsetid("", self.opset)]
         try:
-            found = onnx.shape_inference.infer_node_outputs(
-                schema, ir.serde.serialize_node(node), types, data, opset_imports=imports
-            )
-        except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
+            found = infer_node(schema, ir.serde.serialize_node(node), types, data, opsets={"": self.opset})
+        except UNINFERABLE:
             return  # untyped: whatever needs the type later refuses with that reason
         for output in node.outputs:
             _set_type(output, found.get(str(output.name)))
@@ -159,10 +157,6 @@ def _copy(tensor: ir.TensorProtocol) -> ir.Tensor[Any] | ir.StringTensor:
     if tensor.dtype == ir.DataType.STRING:
         return ir.StringTensor(array, shape=ir.Shape(array.shape))
     return ir.Tensor(array, dtype=tensor.dtype)
-
-
-def _type_proto(value: ir.Value) -> onnx.TypeProto:
-    return ir.serde.serialize_value(value).type
 
 
 def _tensor_proto(value: ir.Value) -> onnx.TensorProto | None:

@@ -81,7 +81,7 @@ def _from_sympy(expression: Any) -> Amount:
     return Amount.symbol(str(expression))
 
 
-_IDENTIFIER = re.compile(r"[^\W\d][\w.]*")
+IDENTIFIER = re.compile(r"[^\W\d][\w.]*")
 _CALLED = re.compile(r"\s*\(")
 
 
@@ -93,14 +93,32 @@ def dim_names(model: ir.Model) -> set[str]:
 def dims_in(shape: ir.Shape) -> set[str]:
     """The names of dimensions in a shape."""
     texts = {d.value for d in shape if isinstance(d, ir.SymbolicDim) and d.value}
-    return {name for text in texts for name in ([text] if _IDENTIFIER.fullmatch(text) else _symbols(text))}
+    return {name for text in texts for name in symbols(text)}
 
 
-def _symbols(text: str) -> list[str]:
-    """The names in an expression; a text that is no expression is a name itself."""
-    found = [m.group() for m in _IDENTIFIER.finditer(text) if not _CALLED.match(text, m.end())]
-    is_expression = re.fullmatch(r"[\w.\s()+\-*/%,]+", text) is not None
-    return found if found and is_expression else [text]
+def symbols(text: str) -> set[str]:
+    """Return the names in a dimension's expression; a text that is no expression is a name itself.
+
+    Example:
+        >>> symbols("floor(h/2) + w")
+        {'h', 'w'}
+    """
+    if IDENTIFIER.fullmatch(text):
+        return {text}
+    found = {m.group() for m in IDENTIFIER.finditer(text) if not _CALLED.match(text, m.end())}
+    is_expression = re.fullmatch(r"[\w.\s()+\-*/%,]+", text) and not re.search(r"[\w.]\s+[\w.]|^[^(]*,", text)
+    return found if found and is_expression else {text}
+
+
+def evaluated(text: str, sizes: Mapping[str, int]) -> int | str:
+    """Return the size of a dimension whose names all have sizes, else its expression with those that are known."""
+    if text in sizes:
+        return sizes[text]
+    try:
+        found = ir.SymbolicDim(text).evaluate(sizes)
+    except (ValueError, TypeError):
+        return text  # no expression, only a name that looks like one
+    return found if isinstance(found, int) else str(found.value)
 
 
 def dim_with(text: str, names: Mapping[str, str]) -> str:
@@ -111,7 +129,7 @@ def dim_with(text: str, names: Mapping[str, str]) -> str:
     def one(match: re.Match[str]) -> str:
         return match.group() if _CALLED.match(text, match.end()) else names.get(match.group(), match.group())
 
-    return _IDENTIFIER.sub(one, text)
+    return IDENTIFIER.sub(one, text)
 
 
 def change_dims(value: ir.Value, change: Callable[[str], str | int]) -> bool:
@@ -123,20 +141,3 @@ def change_dims(value: ir.Value, change: Callable[[str], str | int]) -> bool:
     if not same:
         value.shape = ir.Shape(dims, denotations=[value.shape.get_denotation(n) for n in range(len(dims))])
     return not same
-
-
-def names_in(model: ir.Model) -> set[str]:
-    """The names of dimensions, those inside expressions included."""
-    found: set[str] = set()
-    for value in all_values(model):
-        for dim in value.shape or ():
-            if not isinstance(dim, int) and dim.value is not None:
-                found |= _free_symbols(dim)
-    return found
-
-
-def _free_symbols(dim: ir.SymbolicDim) -> set[str]:
-    try:
-        return set(dim.free_symbols())
-    except (ValueError, TypeError):  # a name that is no expression
-        return {str(dim.value)}

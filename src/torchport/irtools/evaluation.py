@@ -15,6 +15,23 @@ from torchport.tensors import Array
 FEW = 1024  # elements of a tensor that may be a shape or an index, worth keeping
 
 
+def run_node(node: onnx.NodeProto, inputs: Sequence[Array | None], opset: int, *, count: int) -> list[Array]:
+    """Return the first `count` outputs of one of ONNX's own operators, by onnx's reference implementation.
+
+    Raises:
+        Exception: of any class, where the reference does not have the operator or cannot compute these inputs.
+    """
+    alone = onnx.NodeProto()
+    alone.CopyFrom(node)
+    alone.domain = ""
+    alone.input[:] = ["" if array is None else f"i{index}" for index, array in enumerate(inputs)]
+    alone.output[:] = [f"o{index}" for index in range(count)]
+    feeds = {f"i{index}": array for index, array in enumerate(inputs) if array is not None}
+    with np.errstate(all="ignore"):
+        found = ReferenceEvaluator(alone, opsets={"": opset}).run(None, feeds)
+    return [np.asarray(array) for array in found]
+
+
 # Computes now what does not depend on the model's inputs: axes, sizes and pad widths put together step by step.
 #
 # onnxscript's folding does more than that (it turns a CastLike into a Cast without its `saturate`), and what is asked
@@ -66,12 +83,7 @@ def _cast(node: ir.Node) -> Array | None:
 def _computed(node: ir.Node, inputs: list[Array], opset: int) -> Array | None:
     if node.op_type == "ConstantOfShape" and inputs[0].prod() > _SMALL:
         return None
-    proto = onnx.NodeProto()
-    proto.CopyFrom(ir.serde.serialize_node(node))
-    proto.input[:] = [f"i{index}" for index in range(len(inputs))]
-    proto.output[:] = ["o"]
-    run = ReferenceEvaluator(proto, opsets={"": opset}).run
-    result = np.asarray(run(None, dict(zip(proto.input, inputs, strict=True)))[0])  # type: ignore[index]
+    (result,) = run_node(ir.serde.serialize_node(node), inputs, opset, count=1)
     return result if result.size <= _SMALL else None
 
 
@@ -136,15 +148,7 @@ def computed(node: ir.Node, inputs: Sequence[Array | None], opset: int) -> list[
     """What a node gives; None where engines may differ, or the reference does not have it."""
     if not _is_certain(node, inputs):
         return None
-    proto = onnx.NodeProto()
-    proto.CopyFrom(ir.serde.serialize_node(node))
-    proto.domain = ""
-    proto.input[:] = ["" if array is None else f"i{index}" for index, array in enumerate(inputs)]
-    proto.output[:] = [f"o{index}" for index in range(len(node.outputs))]
-    feeds = {f"i{index}": array for index, array in enumerate(inputs) if array is not None}
     try:
-        with np.errstate(all="ignore"):
-            found = ReferenceEvaluator(proto, opsets={"": opset}).run(None, feeds)
+        return run_node(ir.serde.serialize_node(node), inputs, opset, count=len(node.outputs))
     except Exception:  # noqa: BLE001 - a node that cannot be computed here stays, and the engine has its say
         return None
-    return [np.asarray(array) for array in found]

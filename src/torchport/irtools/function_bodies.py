@@ -29,6 +29,8 @@ def has_body(schema: Schema, opset: int) -> bool:
 def expand(node: ir.Node, schema: Schema, b: Builder) -> list[ir.Value | None]:
     """Adds the nodes of the body to `b`, and returns what stands for the outputs (None for those not computed)."""
     body = _body(node, schema, b.opset)
+    if body is None:
+        raise Refusal(f"{node.op_type} cannot be taken apart with what is known of its inputs")
     values: dict[str, ir.Value | None] = dict.fromkeys(body.input)
     values.update(zip(body.input, node.inputs, strict=False))
     attributes = _attributes(node, schema)
@@ -37,21 +39,20 @@ def expand(node: ir.Node, schema: Schema, b: Builder) -> list[ir.Value | None]:
     return [values.get(name) for name in body.output[: len(node.outputs)]]
 
 
-def _body(node: ir.Node, schema: Schema, opset: int) -> onnx.FunctionProto:
-    version = max(v for v in schema.all_function_opset_versions if v <= opset)
-    if version in schema.function_opset_versions:
-        return onnx.FunctionProto.FromString(schema.get_function_with_opset_version(version))
-    types = [b"" if value is None else _type(value) for value in node.inputs]
-    proto = ir.serde.serialize_node(node).SerializeToString()
-    data = schema.get_context_dependent_function_with_opset_version(version, proto, types)
-    if not data:
-        raise Refusal(f"{node.op_type} cannot be taken apart with what is known of its inputs")
-    return onnx.FunctionProto.FromString(data)
-
-
-def _type(value: ir.Value) -> bytes:
-    node_reader.dtype(value)
-    return bytes(ir.serde.serialize_value(value).type.SerializeToString())
+def _body(node: ir.Node, schema: Schema, opset: int) -> onnx.FunctionProto | None:
+    """Return the newest body that `opset` can read; it may depend on which inputs there are, and on their types."""
+    versions = [v for v in schema.all_function_opset_versions if v <= opset]
+    if not versions:
+        return None
+    if max(versions) in schema.function_opset_versions:
+        return onnx.FunctionProto.FromString(schema.get_function_with_opset_version(max(versions)))
+    if any(v is not None and v.dtype is None for v in node.inputs):
+        return None
+    types = [onnx.TypeProto() if v is None else ir.serde.serialize_value(v).type for v in node.inputs]
+    built = schema.get_context_dependent_function_with_opset_version(
+        max(versions), ir.serde.serialize_node(node).SerializeToString(), [t.SerializeToString() for t in types]
+    )
+    return onnx.FunctionProto.FromString(built) if built else None
 
 
 def _attributes(node: ir.Node, schema: Schema) -> dict[str, Any]:
@@ -97,7 +98,7 @@ def inline(node: ir.Node, model: ir.Model) -> list[ir.Node] | None:
     """The standard's own definition in the node's place; None where the standard has none."""
     opset = model.opset_imports.get("", 1)
     schema = schema_at(node.op_type, opset) if node.domain == "" else None
-    proto = None if schema is None else _definition(node, schema, opset)
+    proto = None if schema is None else _body(node, schema, opset)
     if proto is None:
         return None
     before = {id(n) for n in model.graph.all_nodes()}
@@ -114,26 +115,3 @@ def inline(node: ir.Node, model: ir.Model) -> list[ir.Node] | None:
     for part in new:
         part.metadata_props.update(props)
     return new
-
-
-def _definition(node: ir.Node, schema: Schema, opset: int) -> onnx.FunctionProto | None:
-    if schema.has_context_dependent_function:
-        given = ir.serde.serialize_node(node)
-        types = [_type_proto(v) for v in node.inputs]
-        versions = [v for v in schema.context_dependent_function_opset_versions if v <= opset]
-        if not versions:
-            return None
-        built = schema.get_context_dependent_function_with_opset_version(
-            max(versions), given.SerializeToString(), [t.SerializeToString() for t in types]
-        )
-        return onnx.FunctionProto.FromString(built) if built else None
-    if not schema.has_function:
-        return None
-    versions = [v for v in schema.function_opset_versions if v <= opset]
-    if not versions:
-        return None
-    return onnx.FunctionProto.FromString(schema.get_function_with_opset_version(max(versions)))
-
-
-def _type_proto(value: ir.Value | None) -> onnx.TypeProto:
-    return onnx.TypeProto() if value is None or value.type is None else ir.serde.serialize_type(value.type)

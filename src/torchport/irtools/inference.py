@@ -11,43 +11,81 @@ import onnx
 import onnx_ir as ir
 from onnx import ModelProto, TensorProto, TypeProto
 
-from torchport.irtools.evaluation import FEW
+from torchport.irtools.evaluation import FEW, run_node
 from torchport.irtools.schemas import Schema, formal_at, schema_at
 from torchport.irtools.serialization import proto_graphs, reference, settled, to_proto
 from torchport.irtools.traversal import subgraphs
 from torchport.tensors import Array
 
+# Raised where nothing can be inferred: shapes that do not fit or do not end, names that are no text
+UNINFERABLE = (onnx.shape_inference.InferenceError, RuntimeError, ValueError, ir.serde.SerdeError)
+InferenceError = onnx.shape_inference.InferenceError
+
+_SMALL_WEIGHT = 1024  # bytes of a weight worth showing to inference, as it may be a shape
+
+
+def infer_shapes(proto: ModelProto, *, strict: bool = False, check_type: bool = False) -> ModelProto:
+    """Return the message with the types and shapes that onnx infers; nothing else calls its inference of models.
+
+    Args:
+        proto: the model; its weights need not be there, but for small ones.
+        strict: raise where inference fails, instead of leaving values without a shape.
+        check_type: raise where an input has a type that its operator does not take.
+
+    Raises:
+        InferenceError: types or shapes contradict each other.
+    """
+    return onnx.shape_inference.infer_shapes(proto, check_type=check_type, strict_mode=strict, data_prop=True)
+
+
+def infer_node(
+    schema: Any,
+    node: onnx.NodeProto,
+    types: Mapping[str, TypeProto],
+    data: Mapping[str, TensorProto],
+    *,
+    opsets: Mapping[str, int],
+    ir_version: int = onnx.IR_VERSION,
+) -> dict[str, TypeProto]:
+    """Return the types of a node's outputs by name, given those of its inputs and the values of some.
+
+    Raises:
+        InferenceError: the inputs do not fit the operator.
+    """
+    imports = [onnx.helper.make_opsetid(domain, version) for domain, version in opsets.items()]
+    return onnx.shape_inference.infer_node_outputs(
+        schema, node, dict(types), dict(data), opset_imports=imports, ir_version=ir_version
+    )
+
+
+def inferred(model: ir.Model) -> ir.Model | None:
+    """Return a copy of the graphs with all that onnx infers, large weights left out; None where inference fails."""
+    try:
+        return ir.from_proto(infer_shapes(without_weights(model)))
+    except InferenceError:
+        return None
+
 
 def contradiction(model: ir.Model) -> str | None:
-    """Why the types and shapes of a model do not agree with each other; None if they do, as far as onnx can see."""
+    """Return why the types and shapes of a model contradict each other; None if they do not, as far as onnx can see."""
     try:
-        onnx.shape_inference.infer_shapes(without_weights(model), check_type=True, strict_mode=True, data_prop=True)
-    except onnx.shape_inference.InferenceError as error:
+        infer_shapes(without_weights(model), strict=True, check_type=True)
+    except InferenceError as error:
         return " ".join(str(error).split())
     return None
 
 
-# What is raised where nothing can be inferred: shapes that do not fit or do not end, names that are no text
-UNINFERABLE = (onnx.shape_inference.InferenceError, RuntimeError, ValueError, ir.serde.SerdeError)
-
-
-# Fills in types and shapes a model does not state, with onnx's inference.
-#
-# onnx-ir has a pass for this, which takes a sequence for a tensor of its elements; so what is found is merged here.
-
-_SMALL = 1024  # bytes of an initializer worth showing to inference, as it may be a shape
-
-
 def infer_missing(model: ir.Model) -> None:
-    """Sets every type and shape that is missing and can be inferred; what is stated stays as it is."""
+    """Set every type and shape that is missing and can be inferred; what is stated stays as it is.
+
+    onnx-ir's pass takes a sequence for a tensor of its elements, and overwrites what is stated.
+    """
     values = [value for graph in model.graphs() for node in graph for value in node.outputs]
     if all(value.type is not None and value.shape is not None for value in values):
         return
-    try:
-        inferred = onnx.shape_inference.infer_shapes(_without_weights(model), data_prop=True)
-    except onnx.shape_inference.InferenceError:
+    found = inferred(model)
+    if found is None:
         return  # what needs a type then refuses with that reason
-    found = ir.from_proto(inferred)
     for graph, typed in zip(model.graphs(), found.graphs(), strict=True):
         known = ir.convenience.create_value_mapping(typed)
         for name, value in ir.convenience.create_value_mapping(graph).items():
@@ -56,23 +94,8 @@ def infer_missing(model: ir.Model) -> None:
                 value.shape = value.shape if value.shape is not None else known[name].shape
 
 
-def _without_weights(model: ir.Model) -> onnx.ModelProto:
-    """The graph alone: large initializers become inputs, so a model of any size fits into one message."""
-    bare = model.clone()
-    for name, value in tuple(bare.graph.initializers.items()):
-        tensor = value.const_value
-        if tensor is None or tensor.nbytes > _SMALL:
-            bare.graph.initializers.pop(name)
-            if not value.is_graph_input():
-                bare.graph.inputs.append(value)
-    return ir.to_proto(bare)
-
-
-_SMALL_WEIGHT = 1024  # bytes of a weight worth showing to inference, as it may be a shape
-
-
 def without_weights(model: ir.Model) -> ModelProto:
-    """The model's message, its large weights left out: they refer to a file that is not there."""
+    """Return the model's message, its large weights left out: they refer to a file that is not there."""
 
     def small(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
         large = tensor.dtype != ir.DataType.STRING and tensor.nbytes > _SMALL_WEIGHT
@@ -158,7 +181,6 @@ class Inference:
     """Types and small results of single operators, each asked once: layers of a network repeat."""
 
     def __init__(self, model: ir.Model) -> None:
-        self._imports = [onnx.helper.make_opsetid(d, v) for d, v in model.opset_imports.items()]
         self._versions = dict(model.opset_imports)
         self._ir_version = min(model.ir_version or 10, 10)
         self._types: dict[tuple[bytes, ...], list[TypeProto]] = {}
@@ -184,9 +206,8 @@ class Inference:
         parts = [message.SerializeToString(deterministic=True) for message in messages]
         key = (*parts, ",".join(given).encode(), ",".join(shown).encode())
         if key not in self._types:
-            found = onnx.shape_inference.infer_node_outputs(
-                self.schema(node), plain, given, shown, opset_imports=self._imports, ir_version=self._ir_version
-            )
+            schema, versions = self.schema(node), self._versions
+            found = infer_node(schema, plain, given, shown, opsets=versions, ir_version=self._ir_version)
             self._types[key] = [found.get(f"o{n}", TypeProto()) for n in range(len(proto.output))]
         return self._types[key]
 
@@ -200,20 +221,15 @@ class Inference:
         shown = tuple((n, v.dtype.str, v.shape, v.tobytes()) for n, v in given.items())
         key = (plain.SerializeToString(deterministic=True), *shown)
         if key not in self._data:
-            self._data[key] = self._evaluated(plain, given)
+            self._data[key] = self._evaluated(plain, data)
         return self._data[key]
 
-    def _evaluated(self, plain: onnx.NodeProto, given: Mapping[str, Array]) -> list[Array] | None:
-        from onnx.reference import ReferenceEvaluator
-
-        infos = [onnx.helper.make_tensor_value_info(n, _element(v), v.shape) for n, v in given.items()]
-        ends = [onnx.ValueInfoProto(name=name) for name in plain.output if name]
-        graph = onnx.helper.make_graph([plain], "one", infos, ends)
-        message = onnx.helper.make_model(graph, opset_imports=self._imports, ir_version=self._ir_version)
+    def _evaluated(self, plain: onnx.NodeProto, given: Sequence[Array | None]) -> list[Array] | None:
         try:
-            found = [np.asarray(v) for v in ReferenceEvaluator(message).run(None, dict(given))]
+            found = run_node(plain, given, self._versions[""], count=len(plain.output))
         except Exception:  # noqa: BLE001 - not known then: whatever needs the numbers refuses with that reason
             return None
+        found = [array for array, name in zip(found, plain.output, strict=True) if name]
         return found if all(v.size <= FEW for v in found) else None
 
 
@@ -225,10 +241,6 @@ def _huge(node: ir.Node, data: Sequence[Array | None]) -> bool:
     if node.op_type in ("Expand", "Tile"):
         return bool(np.prod(known[1], dtype=np.float64) > FEW)
     return node.op_type == "Range" and bool(abs(known[1] - known[0]) > FEW * abs(known[2]))
-
-
-def _element(array: Array) -> int:
-    return int(ir.DataType.from_numpy(array.dtype))
 
 
 def _renamed(proto: onnx.NodeProto) -> onnx.NodeProto:

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from onnx import GraphProto, ModelProto
 
 from torchport.irtools.dims import size_of
-from torchport.irtools.inference import without_weights
+from torchport.irtools.inference import infer_shapes, without_weights
 from torchport.irtools.node_reader import attribute_or
 from torchport.irtools.polynomials import Amount, Size
 from torchport.irtools.serialization import proto_graphs
@@ -82,7 +82,7 @@ class Shapes:
                     self._settle(info)
             for info in proto.graph.input:
                 _name_dimensions(info)
-            found = onnx.shape_inference.infer_shapes(proto, data_prop=True)
+            found = infer_shapes(proto)
         except Exception:  # noqa: BLE001 - a graph that inference does not like is still described
             return
         for graph, typed in _side_by_side(model.graph, found.graph):

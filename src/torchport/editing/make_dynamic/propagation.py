@@ -28,7 +28,7 @@ from torchport.editing.make_dynamic.value_pair import (
     tensor_type,
 )
 from torchport.errors import InputError
-from torchport.irtools.inference import Inference
+from torchport.irtools.inference import UNINFERABLE, Inference
 from torchport.irtools.metadata import origin_of
 from torchport.irtools.names import FreshNames, where
 from torchport.irtools.traversal import subgraphs
@@ -209,7 +209,7 @@ class Walk:
             return stated if stated is not None else [TypeProto() for _ in node.outputs]
         try:
             found = self._infer.types(node, self.proto(node), kinds, data)
-        except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
+        except UNINFERABLE as error:
             if stated is not None and all(is_static(kind) for kind in stated):
                 return stated
             raise self.refusal(node, _reason(error)) from error

@@ -11,6 +11,7 @@ import onnx
 import onnx_ir as ir
 from onnx import TypeProto
 
+from torchport.irtools.dims import evaluated
 from torchport.irtools.evaluation import FEW
 from torchport.tensors import Array
 
@@ -96,21 +97,11 @@ def settled_type(value: ir.Value, sizes: Mapping[str, int]) -> TypeProto:
     if kind.HasField("tensor_type"):
         for dim in kind.tensor_type.shape.dim:
             if dim.dim_param:
-                size = _evaluated(dim.dim_param, sizes)
+                size = evaluated(dim.dim_param, sizes)
                 dim.Clear()
-                if size is not None:
+                if isinstance(size, int):
                     dim.dim_value = size
     return kind
-
-
-def _evaluated(text: str, sizes: Mapping[str, int]) -> int | None:
-    if text in sizes:
-        return sizes[text]
-    try:
-        found = ir.SymbolicDim(text).evaluate(sizes)
-    except (ValueError, TypeError):  # a name that is no expression
-        return None
-    return found if isinstance(found, int) else None
 
 
 def constant_fact(tensor: ir.TensorProtocol) -> Fact:

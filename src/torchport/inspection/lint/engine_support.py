@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import onnx
 import onnx_ir as ir
 from onnx import ModelProto
 
@@ -13,7 +12,7 @@ from torchport.engines.registry import find_engine
 from torchport.errors import EngineError
 from torchport.inspection.lint.fault import Fault
 from torchport.irtools import metadata
-from torchport.irtools.inference import fill_in
+from torchport.irtools.inference import fill_in, infer_shapes
 from torchport.irtools.traversal import all_nodes, subgraphs
 from torchport.irtools.types import dtype_name, is_own, operator_name
 
@@ -75,7 +74,7 @@ def _plain(node: ir.Node) -> bool:
 
 def _typed(proto: ModelProto) -> ModelProto:
     try:
-        return onnx.shape_inference.infer_shapes(proto, data_prop=True)
+        return infer_shapes(proto)
     except Exception:  # noqa: BLE001 - said by another rule
         return proto
 

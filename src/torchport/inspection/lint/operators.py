@@ -15,6 +15,7 @@ from torchport.errors import UnsafeFileError
 from torchport.files.external_data import data_errors
 from torchport.files.validation import newest_opsets
 from torchport.inspection.lint.fault import Fault, Scope, named, nodes, source, title
+from torchport.irtools.inference import infer_shapes
 from torchport.irtools.serialization import proto_subgraphs
 
 # Each node is what the operator's definition says: its count of inputs and outputs, its attributes.
@@ -230,9 +231,9 @@ def inference_faults(proto: ModelProto, scopes: list[Scope]) -> Iterator[Fault]:
     by_name = {node.name: node for _, node in nodes(scopes) if node.name}
     operators = {node.op_type for _, node in nodes(scopes)}
     said: set[tuple[str, str]] = set()
-    for strict in ({"strict_mode": True}, {"strict_mode": True, "check_type": True}):
+    for check_type in (False, True):
         try:
-            onnx.shape_inference.infer_shapes(proto, data_prop=True, **strict)
+            infer_shapes(proto, strict=True, check_type=check_type)
         except Exception as error:  # noqa: BLE001 - whatever inference says is a fault of the model
             for op, name, text in _parts(str(error)):
                 inner = op and op not in operators  # a step of an operator that onnx defines by others: not the model's
