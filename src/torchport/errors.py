@@ -14,7 +14,8 @@
     │   └── EngineMissingError    the engine asked for is not installed
     └── RefusedError              the model was refused; the command line exits 1
         ├── CaptureError          no route could capture the model
-        │   └── FrozenSizeError   the capture fixed a dimension, or a number computed from one, to the example's
+        │   ├── FixedDimensionError     the capture fixed a size or number that should vary
+        │   └── NothingToRewriteError   the capture named no line that control flow could be rewritten at
         ├── MissingPartError      the installed torch or onnxscript lacks a private part that a feature needs
         ├── OpsetError            the model cannot be expressed in the opset asked for
         ├── EngineError           the engine refuses the model or fails while running it
@@ -155,8 +156,12 @@ class CaptureError(RefusedError):
         self.attempts = tuple(attempts)
 
 
-class FrozenSizeError(CaptureError):
-    """The capture fixed a dimension, or a number computed from one, to the example's."""
+class FixedDimensionError(CaptureError):
+    """The capture fixed a size that should vary, or a number computed from it, to the example's."""
+
+
+class NothingToRewriteError(CaptureError):
+    """The capture named no line at which control flow could be rewritten."""
 
 
 class MissingPartError(RefusedError):

@@ -105,6 +105,17 @@ class Attempt:
         return text + (f" (repaired: {'; '.join(self.repairs)})" if self.repairs else "")
 
 
+class AttemptLine(str):
+    """A line of progress that says how an attempt ended; `attempt` has the record."""
+
+    attempt: Attempt
+
+    def __new__(cls, attempt: Attempt) -> AttemptLine:
+        line = super().__new__(cls, attempt)
+        line.attempt = attempt
+        return line
+
+
 @dataclasses.dataclass(frozen=True)
 class OutputCheck:
     """How far one output was off in one case. `problem` is empty when it agreed."""
@@ -123,7 +134,11 @@ class OutputCheck:
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One question put to both models, and how the answers compare."""
+    """One input given to both models, and how the outputs compare.
+
+    Attributes:
+        node: the node at which the engine failed, if it named one.
+    """
 
     label: str
     shapes: Mapping[str, tuple[int, ...]]
@@ -131,6 +146,7 @@ class Case:
     checks: tuple[OutputCheck, ...]
     verdict: Verdict
     note: str = ""
+    node: str = ""
 
     @property
     def max_abs(self) -> float:

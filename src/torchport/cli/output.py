@@ -88,11 +88,13 @@ def progress(quiet: bool) -> Iterator[Callable[[str], None]]:
         return
     from rich.console import Console
 
+    from torchport.results import AttemptLine
+
     console = Console(stderr=True, highlight=False)
     with console.status("starting") as status:
 
         def say(text: str) -> None:
-            if ": passed" in text or ": failed" in text:
+            if isinstance(text, AttemptLine):
                 console.print(text, markup=False)
             else:
                 status.update(text)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -27,7 +26,7 @@ from torchport.irtools.metadata import find_origin
 from torchport.irtools.types import tensor_infos
 from torchport.opset import convert as opsets
 from torchport.process import silence
-from torchport.results import Attempt, Exported, Finding, Proof
+from torchport.results import Attempt, AttemptLine, Exported, Finding, Proof
 from torchport.torch_compat import parts
 from torchport.verification import cases
 from torchport.verification.equivalence import candidate
@@ -115,7 +114,7 @@ class Attempts:
             repairs = tried.repairs if tried is not None else ()
             attempt = Attempt(route, outcome, reason, seconds, repairs)  # type: ignore[arg-type]
             self.attempts.append(attempt)
-            self.job.say(str(attempt))
+            self.job.say(AttemptLine(attempt))
             if tried is not None and not reason:
                 return tried
             if tried is not None:
@@ -146,7 +145,7 @@ class Attempts:
             except EngineError as error:
                 self.errors.append(error)
                 self._name_outputs(model)
-                problem = error.what + _origin_of(error.where, model)
+                problem = error.what + _origin_of(error.node, model)
                 return Tried(route, model, Proof((), (Finding(problem),), DEFAULT), fitted, problem, captured.repairs)
         fitted += [Finding(f"{name} has no kernel: PyTorch ran it for the proof") for name in session.in_python]
         process.release()
@@ -284,7 +283,7 @@ def _problem(proof: Proof, model: ir.Model, captured: Captured, job: Job) -> str
     worst = proof.failures[0]
     sizes = " ".join(f"{k}={v}" for k, v in worst.sizes.items())
     text = f"case '{worst.label}'" + (f" ({sizes})" if sizes else "") + f": {worst.note}"
-    text += _origin_of(worst.note, model)
+    text += _origin_of(worst.node, model)
     for finding in (*captured.suspects[:3], *captured.reasons[:1]):
         text += f"; {finding}"
     cause = overflow(job.call.target) if quantized.name in captured.repairs else ""
@@ -307,10 +306,9 @@ def _frozen_branch(captured: Captured, job: Job) -> str:
     return ""
 
 
-def _origin_of(text: str | None, model: ir.Model) -> str:
-    """Where the node named in an engine's message comes from."""
-    node = re.search(r"node '([^']+)'", text or "")
-    origin = find_origin(model, node[1]) if node else None
+def _origin_of(node: str, model: ir.Model) -> str:
+    """Return the source line of the node that an engine named, as the end of a message."""
+    origin = find_origin(model, node) if node else None
     return f"; that node comes from {origin}" if origin is not None and str(origin) != "unknown" else ""
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from torchport.capture import models
 from torchport.capture.control_flow.plan import Plan, Rewritten, plan_by_reading
-from torchport.capture.routes.rewrite import NOTHING, rewritten_program
+from torchport.capture.routes.rewrite import rewritten_program
 from torchport.capture.routes.route import Request
 from torchport.conversion.subject import Job
-from torchport.errors import CaptureError
+from torchport.errors import NothingToRewriteError
 from torchport.process import silence
 
 _HEADER = """\
@@ -56,10 +56,8 @@ def _captured_plan(model: Any, args: Any, kwargs: dict[str, Any] | None, dynamic
         try:
             with silence():
                 return rewritten_program(request, [])[0]
-        except CaptureError as error:
-            if error.what == NOTHING:
-                return Plan()
-            raise
+        except NothingToRewriteError:
+            return Plan()
 
 
 def _shown(function: Rewritten) -> str:

@@ -304,8 +304,8 @@ class Examiner:
     def _case(self, question: Question, arrays: list[Array], candidate: Candidate) -> Case:
         shapes = {i.name: tuple(a.shape) for i, a in zip(self._inputs, arrays, strict=True)}
 
-        def case(verdict: Verdict, checks: Sequence[OutputCheck] = (), note: str = "") -> Case:
-            return Case(question.label, shapes, dict(question.sizes), tuple(checks), verdict, note)
+        def case(verdict: Verdict, checks: Sequence[OutputCheck] = (), note: str = "", node: str = "") -> Case:
+            return Case(question.label, shapes, dict(question.sizes), tuple(checks), verdict, note, node)
 
         answer = (
             self._answer(question) if question.values != "example" or question.label == "example" else self._ask(arrays)
@@ -315,7 +315,7 @@ class Examiner:
         try:
             given = candidate({i.name: a for i, a in zip(self._inputs, arrays, strict=True)})
         except EngineError as error:
-            return case("error", note=error.what + (f" ({error.where})" if error.where else ""))
+            return case("error", note=error.what + (f" ({error.where})" if error.where else ""), node=error.node)
         missing = [n for n in self._output_names if n not in given]
         if missing or len(given) != len(self._output_names):
             return case("fail", note=f"outputs are {list(given)}, {self._called} gives {list(self._output_names)}")

@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from torchport.capture.repairs.repair import capture_repair
+from torchport.errors import FixedDimensionError
 from torchport.torch_compat.tracing import tree_map
 
 # Sizes that go through a tensor of one number: `torch.div(n, 2, rounding_mode="floor")`, `torch.tensor(n).sqrt()`.
@@ -151,7 +152,7 @@ _NOT_THE_MODELS = {"torch", "torchport", "builtins", *sys.stdlib_module_names}
 
 
 def _needs_symbolic_sizes(error: Exception) -> bool:
-    return "was fixed to" in str(error) or "data-dependent" in str(error)
+    return isinstance(error, FixedDimensionError) or "data-dependent" in str(error)
 
 
 @capture_repair("sizes kept symbolic through int(), math and tensors", after=_needs_symbolic_sizes)

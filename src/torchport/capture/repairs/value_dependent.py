@@ -12,6 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from torchport.capture.repairs.repair import capture_repair
 from torchport.capture.source_lines import line_of_error
+from torchport.errors import FixedDimensionError
 from torchport.operators import library, registration
 from torchport.operators.registration import Registered, replaces
 from torchport.torch_compat.shape_env import check
@@ -99,7 +100,7 @@ def _classes(tensor: Any = None, num_classes: Any = -1, **_: Any) -> Any:
 
 def _needs_spaced(error: Exception) -> bool:
     where = f"{line_of_error(error)} {getattr(error, 'where', '')}"
-    return ("data-dependent" in str(error) or "was fixed to" in str(error)) and "space(" in where
+    return ("data-dependent" in str(error) or isinstance(error, FixedDimensionError)) and "space(" in where
 
 
 @capture_repair("linspace with as many steps as the values say", after=_needs_spaced)

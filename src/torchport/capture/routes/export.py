@@ -17,7 +17,7 @@ from torchport.capture.repairs.programs import WRITTEN_OUT, computed, kept, mean
 from torchport.capture.routes.route import Captured, Request
 from torchport.capture.source_lines import line_of_error
 from torchport.capture.structure import FlatModule
-from torchport.errors import CaptureError, RefusedError, first_line
+from torchport.errors import CaptureError, FixedDimensionError, RefusedError, first_line
 from torchport.operators import composition, library, lowering, symbolic
 from torchport.operators.lowering import Lowerings
 from torchport.process import silence
@@ -145,8 +145,8 @@ def _repair_of_frozen(
         check_not_frozen(program, request, guards)
         for guard in guards:
             if re.fullmatch(r"Eq\((?!.*Mod\().*, -?\d+\)", guard.expression):
-                raise CaptureError(f"{guard.expression}: a number was fixed to the example's", where=guard.line)
-    except CaptureError as error:
+                raise FixedDimensionError(f"{guard.expression}: a number was fixed to the example's", where=guard.line)
+    except FixedDimensionError as error:
         return for_failed_capture(error, known)
     return None
 
@@ -175,7 +175,7 @@ def check_not_frozen(program: torch.export.ExportedProgram, request: Request, gu
         return
     name, size, place = fixed[0]
     lines = [g.line for g in guards if g.line and g.expression.startswith("Eq(")]
-    raise CaptureError(
+    raise FixedDimensionError(
         f"dimension '{name}' ({place}) was fixed to {size} by the capture",
         where=lines[-1] if lines else None,  # the last one fixed it for good
         next_step="compute with x.shape[i] instead of int(...) of it, or leave the dimension out",

@@ -27,7 +27,7 @@ from torchport.capture.routes import export
 from torchport.capture.routes.route import Captured, Request
 from torchport.capture.source_lines import Site, line_of_error, place, site_of_error
 from torchport.capture.structure import Call
-from torchport.errors import CaptureError
+from torchport.errors import CaptureError, NothingToRewriteError
 from torchport.process import silence
 from torchport.results import Dim, Finding
 from torchport.torch_compat import tracing
@@ -135,7 +135,7 @@ def _rewritten(request: Request, repairs: list[str]) -> tuple[Plan, _Try]:
             good = tried
             continue
         if not plan.functions:
-            raise failure or CaptureError(NOTHING)
+            raise failure or NothingToRewriteError(NOTHING)
         if failure is not None and export.frozen(tried.program, request):
             raise failure
         export.check_not_frozen(tried.program, request, tried.guards)
