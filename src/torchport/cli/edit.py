@@ -125,7 +125,8 @@ def _run(file: str, output: str, steps: list[Any], say: Any, verifying: _Verifyi
     from torchport.irtools.metadata import PROOF
 
     check_target(output)
-    model, done = _apply(onnx_files.load(file), steps, say)
+    model = onnx_files.load(file)
+    done = _apply(model, steps, say)
     proof = None
     if verifying is not None:
         say("proving")
@@ -146,11 +147,11 @@ def _apply(model: Any, steps: list[Any], say: Any) -> Any:
         say(f"editing: {step.edit.name}")
         try:
             left = passed_over(model, step)
-            model, changed = apply(model, _with_state_dict(step))
+            changed = apply(model, _with_state_dict(step))
         except TorchportError as error:
             raise told(error, step) from error
         done.append({"edit": str(step), "changed": changed, "left": left})
-    return model, done
+    return done
 
 
 def _prove(file: str, model: Any, steps: list[Any], verifying: _Verifying) -> Any:

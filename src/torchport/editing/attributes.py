@@ -9,8 +9,9 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from torchport.editing.selection import chosen_nodes, unproves
-from torchport.editing.transaction import Undo, attempt, infer_again
+from torchport.editing.retype import infer_again
+from torchport.editing.selection import chosen_nodes
+from torchport.editing.transaction import attempt, in_place, unproves
 from torchport.errors import InputError, did_you_mean
 from torchport.irtools.names import where
 from torchport.irtools.schemas import Schema
@@ -31,6 +32,7 @@ _OF_ONE = {Kind.INTS: Kind.INT, Kind.FLOATS: Kind.FLOAT, Kind.STRINGS: Kind.STRI
 _DTYPES = ("to", "dtype", "output_dtype")  # attributes that are an integer for a dtype, which has a name
 
 
+@in_place
 @unproves
 def set_attribute(model: ir.Model, node: str, name: str, value: Any) -> int:
     """Set an attribute of nodes, or take it away, so that the operator's default holds.
@@ -62,29 +64,15 @@ def set_attribute(model: ir.Model, node: str, name: str, value: Any) -> int:
     return len(found)
 
 
-def _exchange(model: ir.Model, name: str, new: Mapping[ir.Node, ir.Attr | None]) -> Undo:
-    old = {n: n.attributes.get(name) for n in new}
-    constants = {v: v.const_value for n in new if n.op_type == "Constant" for v in n.outputs}
-    _assign(name, new)
-    for value in constants:
-        value.const_value = None  # what it was is not what it is
-    restore = infer_again(model, new)
-
-    def undo() -> None:
-        restore()
-        _assign(name, old)
-        for value, tensor in constants.items():
-            value.const_value = tensor
-
-    return undo
-
-
-def _assign(name: str, attributes: Mapping[ir.Node, ir.Attr | None]) -> None:
-    for node, attribute in attributes.items():
+def _exchange(model: ir.Model, name: str, new: Mapping[ir.Node, ir.Attr | None]) -> None:
+    for node, attribute in new.items():
         if attribute is not None:
             node.attributes[name] = attribute
         else:
             node.attributes.pop(name, None)
+        for value in node.outputs if node.op_type == "Constant" else ():
+            value.const_value = None  # it holds the tensor of the old attribute
+    infer_again(model, new)
 
 
 # --- what the operator allows -----------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from typing import Any
 import onnx_ir as ir
 
 from torchport.editing.selection import forget_unused_domains
+from torchport.editing.transaction import in_place
 from torchport.errors import InputError
 from torchport.irtools.metadata import ANNOTATION
 from torchport.irtools.serialization import pour
@@ -17,6 +18,7 @@ from torchport.irtools.traversal import all_values, bodies, graphs, subgraphs, u
 _GLANCE = 1024  # elements of a weight to look at before all of it is read
 
 
+@in_place
 def sort(model: ir.Model) -> int:
     """Put nodes behind what they need, in branches, bodies and functions too; others keep their order.
 
@@ -40,6 +42,7 @@ def sort(model: ir.Model) -> int:
     return sum(old is not new for graph, nodes in before.items() for old, new in zip(nodes, graph, strict=True))
 
 
+@in_place
 def deduplicate(model: ir.Model) -> int:
     """Keep equal weights once, also where a branch or body has its own copy of one outside.
 
@@ -111,6 +114,7 @@ def _merge(graph: ir.Graph, marks: Mapping[ir.Value, Hashable], outer: Mapping[H
     return count + sum(_merge(inner, marks, seen) for node in graph for inner in subgraphs(node))
 
 
+@in_place
 def remove_unused(model: ir.Model) -> int:
     """Take out what no output needs: nodes, weights, functions and imports, in branches, bodies and functions too.
 

@@ -10,7 +10,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from torchport.editing.splice_types import take_functions
+from torchport.editing.fragment import take_functions
 from torchport.errors import InputError, did_you_mean
 from torchport.files import onnx_files
 from torchport.irtools.inference import infer_missing

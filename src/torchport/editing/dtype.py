@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from torchport.editing.selection import unproves
+from torchport.editing.transaction import in_place, unproves
 from torchport.errors import InputError
 from torchport.irtools.metadata import EDIT
 from torchport.irtools.names import fresh, unknown
@@ -18,6 +18,7 @@ _OURS = "set_dtype"
 _FIRST_CAST = 13  # the opset for a model that imports none: the first whose Cast knows bfloat16
 
 
+@in_place
 @unproves
 def set_dtype(model: ir.Model, name: str, dtype: str) -> int:
     """Change the dtype of an input or output, with a Cast inside, so that all else stays as it was.

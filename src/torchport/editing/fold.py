@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from torchport.editing.fragment import Fragment
 from torchport.editing.splice import Grafting, drop_unread
-from torchport.editing.transaction import rehearsed
+from torchport.editing.transaction import in_place
 from torchport.errors import OptionError
 from torchport.irtools import node_reader
 from torchport.irtools.evaluation import COMPUTED, GROWING, MOVING, PLAIN, are_of, computed
@@ -28,6 +28,7 @@ _GROWN = 64 * 1024  # bytes of what an operator makes out of a few numbers: more
 _FIRST_IR_OF_FREE_INITIALIZERS = 4
 
 
+@in_place
 def fold(model: ir.Model, *, limit_bytes: int = LIMIT_BYTES) -> int:
     """Put constants in the place of nodes that always give the same, in the graph, its branches and its functions.
 
@@ -46,14 +47,10 @@ def fold(model: ir.Model, *, limit_bytes: int = LIMIT_BYTES) -> int:
     """
     if isinstance(limit_bytes, bool) or not isinstance(limit_bytes, int) or limit_bytes < 0:
         raise OptionError(f"limit_bytes cannot be {limit_bytes!r}", next_step="give a number of bytes, such as 1048576")
-    return rehearsed(model, lambda one: _fold(one, limit_bytes))
-
-
-def _fold(model: ir.Model, limit: int) -> int:
     infer_missing(model)
     total = 0
     while True:
-        folder = _Folder(model, limit)
+        folder = _Folder(model, limit_bytes)
         count = sum(folder.fold(scope, node) for scope, node in scoped_nodes(model))
         total += count
         if not count:

@@ -13,7 +13,7 @@ from torchport.editing.fragment import Fragment, operator
 from torchport.editing.patterns import matches
 from torchport.editing.selection import chosen_nodes
 from torchport.editing.splice import Grafting
-from torchport.editing.transaction import rehearsed
+from torchport.editing.transaction import in_place
 from torchport.errors import InputError, did_you_mean
 from torchport.irtools import node_reader
 from torchport.irtools.inference import infer_missing
@@ -34,6 +34,7 @@ from torchport.irtools.traversal import (
 # --- inline -----------------------------------------------------------------------------------------------------------
 
 
+@in_place
 def inline(model: ir.Model, name: str | None = None) -> int:
     """Put the nodes of local functions in the place of their calls, in the graph, its branches and other functions.
 
@@ -54,10 +55,6 @@ def inline(model: ir.Model, name: str | None = None) -> int:
     Example:
         >>> tp.graph.inline(model, "my::Block")
     """
-    return rehearsed(model, lambda one: _inline(one, name))
-
-
-def _inline(model: ir.Model, name: str | None) -> int:
     infer_missing(model)
     chosen = _chosen_functions(model, name)
     count = 0
@@ -133,6 +130,7 @@ def _check_opset(function: ir.Function, scope: Scope) -> None:
 # --- outline ----------------------------------------------------------------------------------------------------------
 
 
+@in_place
 def outline(model: ir.Model, nodes: str | Sequence[str], name: str) -> int:
     """Make a local function of some nodes, and call it there and wherever else the same nodes are.
 
@@ -153,10 +151,6 @@ def outline(model: ir.Model, nodes: str | Sequence[str], name: str) -> int:
     Example:
         >>> tp.graph.outline(model, "module:encoder.layer.*", "my::Layer")
     """
-    return rehearsed(model, lambda one: _outline(one, nodes, name))
-
-
-def _outline(model: ir.Model, nodes: str | Sequence[str], name: str) -> int:
     infer_missing(model)
     domain, kind = _new_name(model, name)
     groups = _groups(model, nodes)

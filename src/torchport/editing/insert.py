@@ -9,11 +9,11 @@ from typing import Any
 
 import onnx_ir as ir
 
-from torchport.editing.fragment import Fragment, is_model, is_text, of_model, operator, parse
-from torchport.editing.selection import chosen_nodes, unproves
+from torchport.editing.fragment import Fragment, adopted, is_model, is_text, of_model, operator, parse
+from torchport.editing.retype import follow
+from torchport.editing.selection import chosen_nodes
 from torchport.editing.splice import Graft, Grafting
-from torchport.editing.splice_types import adopted
-from torchport.editing.transaction import follow, new_errors
+from torchport.editing.transaction import Snapshot, errors_of, in_place, unproves
 from torchport.errors import InputError
 from torchport.irtools import schemas
 from torchport.irtools.inference import infer_missing
@@ -22,6 +22,7 @@ from torchport.irtools.traversal import Scope, all_nodes, all_values, opset_of, 
 from torchport.irtools.types import described
 
 
+@in_place
 @unproves
 def insert(
     model: ir.Model,
@@ -58,12 +59,14 @@ def insert(
     """
     if (after is None) == (before is None):
         raise InputError("a node is put after a tensor or before a node", next_step="give one of after and before")
-    trial = model.clone()
+    start = Snapshot(model)
     change = _Change(node, after, before, dict(attributes or {}), inputs, name)
-    _, retyped = change.make(trial)
-    if retyped:
-        _refuse_new_errors(model, trial)
-    return change.make(model)[0]
+    places, retyped = change.make(model)
+    found = errors_of(model) if retyped else []
+    if found:
+        _refuse_new_errors(model, start, found)
+        change.make(model)
+    return places
 
 
 @dataclasses.dataclass(frozen=True)
@@ -236,13 +239,15 @@ def _become_output(grafting: Grafting, old: ir.Value, new: ir.Value) -> None:
     graph.outputs[:] = [new if v is old else v for v in graph.outputs]
 
 
-def _refuse_new_errors(model: ir.Model, changed: ir.Model) -> None:
-    """Refuse a change of type that some node behind it does not take."""
-    found = new_errors(model, changed)
-    if found:
-        kept = ", ".join(f"'{v.name}' {described(v)}" for v in changed.graph.outputs)
+def _refuse_new_errors(model: ir.Model, start: Snapshot, found: list[str]) -> None:
+    """Go back to the start; refuse a change of type that some node behind it does not take."""
+    kept = ", ".join(f"'{v.name}' {described(v)}" for v in model.graph.outputs)
+    start.restore()
+    before = errors_of(model)
+    new = [text for text in found if text not in before]
+    if new:
         raise InputError(
-            f"the model would not be valid any more: {found[0]}",
+            f"the model would not be valid any more: {new[0]}",
             where=f"outputs would be {kept}",
             next_step="put in something that gives the same type, or cast back behind it",
         )

@@ -8,6 +8,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from torchport.editing.transaction import in_place
 from torchport.errors import InputError
 from torchport.irtools.names import unknown
 from torchport.irtools.traversal import all_nodes, all_values, graphs
@@ -15,6 +16,7 @@ from torchport.irtools.traversal import all_nodes, all_values, graphs
 Properties = MutableMapping[str, str]
 
 
+@in_place
 def set_metadata(model: ir.Model, entries: Mapping[str, str | float | None]) -> int:
     """Set entries of the model's metadata, or take them away.
 
@@ -54,6 +56,7 @@ def _check_key(key: object) -> None:
         raise InputError(f"{key!r} cannot be a key of metadata", next_step="give a text that is not empty")
 
 
+@in_place
 def rename_metadata(model: ir.Model, names: Mapping[str, str]) -> int:
     """Rename keys of metadata: of the model, and of graphs, nodes and values that have them. All at once.
 
@@ -98,6 +101,7 @@ def _check_distinct(properties: Properties, names: Mapping[str, str]) -> None:
             )
 
 
+@in_place
 def strip_metadata(model: ir.Model, pattern: str = "*") -> int:
     """Take metadata away from the model and from its graphs, functions, nodes, values and weights.
 

@@ -16,6 +16,7 @@ from typing import Any
 import onnx_ir as ir
 
 from torchport.editing.registry import EDITS, Edit
+from torchport.editing.transaction import all_or_nothing, take_over
 from torchport.errors import InputError, TorchportError, did_you_mean
 from torchport.irtools.metadata import PROOF
 from torchport.terminal import shortened
@@ -47,28 +48,30 @@ def edit(model: ir.Model, recipe: str | os.PathLike[str] | Sequence[Any]) -> ir.
     """Apply the edits of a recipe in order.
 
     Args:
-        model: what to change; it is changed in place where an edit can do that.
+        model: changed in place.
         recipe: a YAML file, or what such a file holds: a list of ``{edit: value}``, or of names of edits without value.
 
     Returns:
-        The changed model: the same one, unless an edit makes a new one (``set-opset``, ``chain``, ``merge``).
+        The changed model, the same object.
 
     Raises:
-        TorchportError: an edit is refused, which it names; those before it have been made.
+        TorchportError: an edit is refused, which it names; the model is as it was, without those before it.
 
     Example:
         >>> model = tp.graph.load("model.onnx")
         >>> model = tp.graph.edit(model, [{"bypass": "devtech::FooOp"}, {"rename": {"x": "image"}}, "sort"])
     """
-    moved = False
-    for step in read_steps(recipe):
-        try:
-            model, changed = apply(model, step)
-        except TorchportError as error:
-            raise told(error, step) from error
-        moved |= changed > 0 and not step.edit.same
-    if moved:
-        model.metadata_props.pop(PROOF, None)
+    steps = read_steps(recipe)
+    with all_or_nothing(model):
+        moved = False
+        for step in steps:
+            try:
+                changed = apply(model, step)
+            except TorchportError as error:
+                raise told(error, step) from error
+            moved |= changed > 0 and not step.edit.same
+        if moved:
+            model.metadata_props.pop(PROOF, None)
     return model
 
 
@@ -82,17 +85,17 @@ def read_steps(recipe: str | os.PathLike[str] | Sequence[Any]) -> list[Step]:
     return [_read_entry(entry, number) for number, entry in enumerate(entries, start=1)]
 
 
-def apply(model: ir.Model, step: Step) -> tuple[ir.Model, int]:
-    """One step: the model, and in how many places it was changed. The proof in its metadata is left to the caller."""
+def apply(model: ir.Model, step: Step) -> int:
+    """Apply one step, and return in how many places it changed the model; the caller drops the proof."""
     function = _function(step.edit)
     changed = 0
     for args, named in _arguments(step):
         call = fitted(step.edit.name, function, (model, *args), {**dict(step.edit.options), **named})
         result = function(*call.args, **call.kwargs)
         if step.edit.new:
-            model, result = result, 1
-        changed += result
-    return model, changed
+            take_over(model, result)
+        changed += 1 if step.edit.new else result
+    return changed
 
 
 def passed_over(model: ir.Model, step: Step) -> list[str]:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from torchport.editing.cleanup import drop_functions, drop_weights, take_out
-from torchport.editing.selection import chosen_nodes, forget_unused_domains, unproves
-from torchport.editing.transaction import infer_again, new_errors
+from torchport.editing.retype import infer_again
+from torchport.editing.selection import chosen_nodes, forget_unused_domains
+from torchport.editing.transaction import attempt, in_place, unproves
 from torchport.errors import InputError
 from torchport.irtools.names import where
 from torchport.irtools.traversal import graphs, subgraphs, used_values
 from torchport.irtools.types import plain
 
 
+@in_place
 @unproves
 def bypass(model: ir.Model, node: str) -> int:
     """Take nodes out, by connecting what they get to whoever used what they give.
@@ -36,16 +38,13 @@ def bypass(model: ir.Model, node: str) -> int:
         >>> tp.graph.save(model, "removed.onnx")
     """
     found = chosen_nodes(model, node)
-    undo = infer_again(model)
-    try:
-        for one in found:
-            _check_can_be_bypassed(one)
-        if any(_changes_shape(one) for one in found):
-            _check_rest_can_do(model, node)
-    except InputError:
-        undo()
-        raise
-    _bypass_all(model, found)
+    infer_again(model)
+    for one in found:
+        _check_can_be_bypassed(one)
+    if any(_changes_shape(one) for one in found):  # what comes after may need the shape that is no more
+        attempt(model, lambda: _bypass_all(model, found), f"{where(found[0])} cannot be bypassed")
+    else:
+        _bypass_all(model, found)
     return len(found)
 
 
@@ -66,15 +65,6 @@ def _check_can_be_bypassed(node: ir.Node) -> None:
 def _changes_shape(node: ir.Node) -> bool:
     before, after = next(v for v in node.inputs if v is not None), node.outputs[0]
     return before.shape != after.shape
-
-
-def _check_rest_can_do(model: ir.Model, node: str) -> None:
-    """What comes after may want the shape that is no more: seen on a copy, which shares the weights."""
-    copy = model.clone()
-    _bypass_all(copy, chosen_nodes(copy, node))
-    found = new_errors(model, copy)
-    if found:
-        raise InputError(f"'{node}' cannot be bypassed: then {found[0]}", next_step="nothing was changed")
 
 
 def _bypass_all(model: ir.Model, nodes: list[ir.Node]) -> None:
@@ -121,6 +111,7 @@ def _keep_output(graph: ir.Graph | ir.Function, node: ir.Node, before: ir.Value,
     return before
 
 
+@in_place
 @unproves
 def remove(model: ir.Model, node: str) -> int:
     """Take nodes out, with what only they needed: nodes, weights and functions.

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import onnx_ir as ir
 
+from torchport.editing.transaction import in_place
 from torchport.errors import InputError
 from torchport.irtools.dims import IDENTIFIER, change_dims, dim_names, dim_with
 from torchport.irtools.metadata import ANNOTATION, PROOF
@@ -15,6 +16,7 @@ from torchport.irtools.names import unknown
 from torchport.irtools.traversal import all_nodes, all_values, bodies, own_values, subgraphs
 
 
+@in_place
 def rename(model: ir.Model, names: Mapping[str, str], *, kind: str | None = None) -> int:
     """Rename tensors, nodes and dimensions, wherever they occur: in branches, bodies and functions too.
 

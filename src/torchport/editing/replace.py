@@ -9,11 +9,10 @@ from typing import Any
 
 import onnx_ir as ir
 
-from torchport.editing.fragment import Fragment, is_model, is_text, of_model, operator, parse
-from torchport.editing.selection import find, unproves
+from torchport.editing.fragment import Fragment, adopted, is_model, is_text, of_model, operator, parse
+from torchport.editing.selection import find
 from torchport.editing.splice import Graft, Grafting, is_used
-from torchport.editing.splice_types import adopted
-from torchport.editing.transaction import rehearsed
+from torchport.editing.transaction import in_place, unproves
 from torchport.errors import InputError
 from torchport.irtools import schemas
 from torchport.irtools.inference import infer_missing
@@ -23,6 +22,7 @@ from torchport.irtools.traversal import Match, current, opset_of
 By = str | os.PathLike[str] | ir.Model | Callable[..., Any]
 
 
+@in_place
 @unproves
 def replace(
     model: ir.Model,
@@ -60,15 +60,11 @@ def replace(
         >>> tp.graph.replace(model, "Relu", "LeakyRelu", attributes={"alpha": 0.1})
         >>> tp.graph.replace(model, "(x) => (y) { s = Sigmoid(x)  y = Mul(x, s) }", "com.example::Swish")
     """
-    return rehearsed(model, lambda one: _replace(one, what, by, dict(attributes or {}), inputs))
-
-
-def _replace(model: ir.Model, what: Any, by: By, attributes: dict[str, Any], inputs: Sequence[Any] | None) -> int:
     infer_missing(model)
     found = find(model, what)
     graft = Grafting(model)
     moved: dict[ir.Value, ir.Value] = {}
-    maker = _Maker(graft, by, attributes, inputs)
+    maker = _Maker(graft, by, dict(attributes or {}), inputs)
     count = 0
     for match in found:
         now = current(match, moved)

@@ -3,35 +3,17 @@
 from __future__ import annotations
 
 import fnmatch
-import functools
 from collections.abc import Callable
-from typing import Any, ParamSpec
+from typing import Any
 
 import onnx_ir as ir
 
 from torchport.editing.fragment import EXAMPLE, Fragment, is_text, parse
 from torchport.editing.patterns import matches, python_matches
 from torchport.errors import InputError
-from torchport.irtools.metadata import PROOF
 from torchport.irtools.names import unknown
 from torchport.irtools.traversal import Match, Scope, all_nodes, scoped_nodes, subgraphs
 from torchport.irtools.types import _operator
-
-P = ParamSpec("P")
-
-
-def unproves(edit: Callable[P, int]) -> Callable[P, int]:
-    """An edit after which the model may answer otherwise: what was proven was proven of another model."""
-
-    @functools.wraps(edit)
-    def wrapped(*args: P.args, **named: P.kwargs) -> int:
-        changed = edit(*args, **named)
-        model = named.get("model", args[0] if args else None)
-        if changed and isinstance(model, ir.Model):
-            model.metadata_props.pop(PROOF, None)
-        return changed
-
-    return wrapped
 
 
 def chosen_nodes(model: ir.Model, text: str) -> list[ir.Node]:

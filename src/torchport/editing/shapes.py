@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 import onnx_ir as ir
 
 from torchport.editing.make_dynamic.edit import free
-from torchport.editing.selection import unproves
-from torchport.editing.transaction import rehearsed
+from torchport.editing.transaction import in_place, unproves
 from torchport.errors import InputError, did_you_mean
 from torchport.irtools.dims import dim_names, dim_with, evaluated, symbols
 from torchport.irtools.inference import contradiction
@@ -19,6 +18,7 @@ from torchport.irtools.traversal import all_values, own_values
 Dim = int | str | None
 
 
+@in_place
 @unproves
 def set_dim(model: ir.Model, which: str, to: int | str) -> int:
     """Fix a dimension, or make one dynamic and let everything follow.
@@ -95,18 +95,15 @@ def _fix(model: ir.Model, places: Sequence[tuple[str, int]], size: int) -> int:
     if not other:
         return 0
     name = next(n for n in ("fixed", *(f"fixed_{k}" for k in range(99))) if n not in dim_names(model))
-
-    def change(one: ir.Model) -> int:
-        changed = free(one, other, name)
-        replace_dim(one, name, size)
-        return changed
-
-    return rehearsed(model, change)
+    changed = free(model, other, name)
+    replace_dim(model, name, size)
+    return changed
 
 
 # --- stating and forgetting -------------------------------------------------------------------------------------------
 
 
+@in_place
 def set_shape(model: ir.Model, tensor: str, shape: Sequence[Dim]) -> int:
     """State the shape of a tensor.
 
@@ -150,19 +147,12 @@ def _tensor(model: ir.Model, name: str) -> ir.Value:
 
 
 def _set_input(model: ir.Model, value: ir.Value, dims: Sequence[Dim]) -> int:
-    """Each axis that is another; on a copy first, as a later one may be refused."""
-    assert value.shape is not None
-    wanted = [(axis, to) for axis, to in enumerate(dims) if to is not None and value.shape[axis] != to]
-
-    def change(one: ir.Model) -> int:
-        changed = 0
-        for axis, to in wanted:
-            own = next(v for v in one.graph.inputs if v.name == value.name)
-            if own.shape is not None and own.shape[axis] != to:
-                changed += set_dim(one, f"{value.name}:{axis}", to)
-        return changed
-
-    return rehearsed(model, change) if wanted else 0
+    """Set each axis that differs."""
+    changed = 0
+    for axis, to in enumerate(dims):
+        if to is not None and value.shape is not None and value.shape[axis] != to:
+            changed += set_dim(model, f"{value.name}:{axis}", to)
+    return changed
 
 
 def _state(model: ir.Model, value: ir.Value, dims: Sequence[Dim]) -> int:
@@ -190,6 +180,7 @@ def _put(model: ir.Model, value: ir.Value, dims: Sequence[Dim], stated: Sequence
     return int(changed)
 
 
+@in_place
 def clear_shapes(model: ir.Model) -> int:
     """Forget the shapes of all tensors inside; inputs and outputs keep theirs.
 

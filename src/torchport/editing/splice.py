@@ -9,8 +9,8 @@ from typing import Any
 import onnx_ir as ir
 
 from torchport.editing.fragment import Fragment
+from torchport.editing.retype import check_agrees, settle_types
 from torchport.editing.selection import forget_unused_domains
-from torchport.editing.splice_types import check_agrees, settle_types
 from torchport.errors import InputError, did_you_mean
 from torchport.irtools import names, schemas
 from torchport.irtools.inference import infer_missing

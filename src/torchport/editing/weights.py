@@ -15,8 +15,8 @@ import onnx_ir as ir
 
 from torchport.editing.cleanup import take_out
 from torchport.editing.rename import expanded
-from torchport.editing.selection import unproves
-from torchport.editing.transaction import Undo, attempt, infer_again
+from torchport.editing.retype import infer_again
+from torchport.editing.transaction import attempt, in_place, unproves
 from torchport.errors import InputError, close_names
 from torchport.inputs.arrays import reading, same_dtype, tensor_for
 from torchport.irtools.dims import change_dims, evaluated
@@ -28,6 +28,7 @@ from torchport.irtools.traversal import all_values, graphs, own_values
 from torchport.tensors import Array, is_torch, numpy_dtype, to_numpy
 
 
+@in_place
 @unproves
 def set_weights(
     model: ir.Model, source: str | os.PathLike[str] | Mapping[str, Any], *, names: Mapping[str, str] | None = None
@@ -172,6 +173,7 @@ def _fitted(value: ir.Value, given: Any, key: str) -> ir.TensorProtocol:
 # --- a weight becomes an input ----------------------------------------------------------------------------------------
 
 
+@in_place
 @unproves
 def to_input(model: ir.Model, name: str) -> int:
     """Make a weight, or what a Constant node gives, an input of the model. Its numbers are dropped, unread.
@@ -242,6 +244,7 @@ def _not_outside(model: ir.Model, name: str) -> InputError:
 # --- an input becomes a weight ----------------------------------------------------------------------------------------
 
 
+@in_place
 @unproves
 def to_constant(model: ir.Model, name: str, value: Any) -> int:
     """Make an input of the model a weight. A dynamic dimension whose size that settles gets it everywhere.
@@ -292,28 +295,15 @@ def _sizes(given: ir.Value, tensor: ir.TensorProtocol) -> dict[str, int]:
     return {name: size for name, size in found.items() if name.isidentifier()}
 
 
-def _settle(model: ir.Model, given: ir.Value, tensor: ir.TensorProtocol, sizes: Mapping[str, int]) -> Undo:
-    shapes = [(v, v.shape) for v in all_values(model)]
-    place, default, version = list(model.graph.inputs).index(given), given.const_value, model.ir_version
-    model.graph.inputs.pop(place)  # del would leave it marked as an input
+def _settle(model: ir.Model, given: ir.Value, tensor: ir.TensorProtocol, sizes: Mapping[str, int]) -> None:
+    model.graph.inputs.remove(given)  # del would leave it marked as an input
     given.const_value, given.shape = tensor, ir.Shape(tensor.shape.numpy())
     model.graph.register_initializer(given)
-    model.ir_version = max(version, 4)  # before, weights had to be inputs
+    model.ir_version = max(model.ir_version, 4)  # before, weights had to be inputs
     for value in all_values(model):
         change_dims(value, lambda text: _at(text, sizes))
     _sharpen(model)
-    restore = infer_again(model)
-
-    def undo() -> None:
-        restore()
-        given.const_value, model.ir_version = default, version
-        if default is None:
-            del model.graph.initializers[str(given.name)]
-        model.graph.inputs.insert(place, given)
-        for value, shape in shapes:
-            value.shape = shape
-
-    return undo
+    infer_again(model)
 
 
 def _at(text: str, sizes: Mapping[str, int]) -> str | int:

@@ -108,7 +108,7 @@ def test_inside_a_branch() -> None:
         (
             "g (float[2,3] x) => (float[3,3] y) <float[2,3] w = {1,2,3,4,5,6}> { a = Transpose(x)  y = MatMul(a, w) }",
             "Transpose",
-            "cannot be bypassed: then a node MatMul: Incompatible dimensions",
+            "cannot be bypassed: a node MatMul: Incompatible dimensions",
         ),
     ],
 )

@@ -20,7 +20,7 @@ from torchport.editing.preprocessing.steps import (
     read_options,
     side_names,
 )
-from torchport.editing.selection import unproves
+from torchport.editing.transaction import in_place, unproves
 from torchport.errors import InputError, did_you_mean
 from torchport.irtools.builder import Builder
 from torchport.irtools.inference import infer_missing
@@ -31,6 +31,7 @@ _BEFORE = ("cast", *ARITHMETIC, "normalize", "resize", "letterbox", "crop", "pad
 _AFTER = ("softmax", "sigmoid", "argmax", "topk", "nms", "cast", *ARITHMETIC, "transpose")
 
 
+@in_place
 @unproves
 def preprocess(
     model: ir.Model,
@@ -87,6 +88,7 @@ def preprocess(
     return len(b.nodes)
 
 
+@in_place
 @unproves
 def postprocess(model: ir.Model, steps: Sequence[Any], *, output: str | None = None) -> int:
     """Put steps behind an output; the result has the output's name.
