@@ -1,5 +1,12 @@
 """Read, describe, cut, edit, diff and save ONNX models.
 
+Every function takes what the caller has: a model as an `onnx_ir.Model`, an `onnx.ModelProto` or the path of a file;
+nodes and tensors by name, by pattern or as the `onnx_ir.Node` and `onnx_ir.Value` of that model. An argument of
+another type is an `InputError`.
+
+An edit changes an `onnx_ir.Model` in place, whole or not at all, and returns how much it changed. A file or a
+`ModelProto` stays as it is: then the edit returns the changed `onnx_ir.Model`.
+
 Names are imported when first used: onnx_ir takes half a second, and `torchport --help` must not pay it.
 """
 
@@ -65,4 +72,5 @@ __getattr__, __dir__, __all__ = lazy_names(
         "torchport.inspection.look": "look",
         "torchport.opset.convert": "convert=set_opset",
     },
+    check=True,
 )

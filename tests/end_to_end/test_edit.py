@@ -240,7 +240,7 @@ def test_a_change_of_the_answers_is_refused_and_not_saved(folder: Path) -> None:
 def test_an_edit_that_is_meant_to_change_answers_is_named(folder: Path, args: tuple[str, str]) -> None:
     done = edit("net.onnx", *args, "--verify", "-q", "-o", "out.onnx")
     assert done.exit_code == 1
-    assert f"next:  nothing was saved; run {args[0]} without --verify: it changes answers" in done.stderr
+    assert f"next:  nothing was changed; apply {args[0].removeprefix('--')} without verifying" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -373,7 +373,7 @@ def test_files_without_weights_are_refused(folder: Path) -> None:
         "missing.pt": "the file is missing",
         "missing.npz": "the file is missing",
         "junk.npz": "it cannot be read: it holds Python objects, no plain arrays",
-        "model.h5": "weights come from a .safetensors or .npz",
+        "model.h5": "weights come from a .safetensors, .npz or .pt",
     }
     for path, what in says.items():
         done = edit("net.onnx", "--set-weights", path, "-q", "-o", "out.onnx")

@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 
 from torchport.editing.retype import infer_again
-from torchport.editing.selection import chosen_nodes
+from torchport.editing.selection import Nodes, chosen_nodes
 from torchport.editing.transaction import attempt, in_place, unproves
 from torchport.errors import InputError, did_you_mean
 from torchport.irtools.names import where
@@ -34,12 +34,12 @@ _DTYPES = ("to", "dtype", "output_dtype")  # attributes that are an integer for 
 
 @in_place
 @unproves
-def set_attribute(model: ir.Model, node: str, name: str, value: Any) -> int:
+def set_attribute(model: ir.Model, node: Nodes, name: str, value: Any) -> int:
     """Set an attribute of nodes, or take it away, so that the operator's default holds.
 
     Args:
         model: changed in place.
-        node: a node's name, an operator (all of its nodes), or names with ``*``.
+        node: a node or its name, an operator (all of its nodes), names with ``*``, or a list of these.
         name: of the attribute.
         value: a number, text, list of these, or an array for a tensor; None takes the attribute away. A dtype
             (``to`` of Cast) may be given by its name.

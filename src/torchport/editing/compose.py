@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -11,8 +10,9 @@ import onnx
 import onnx_ir as ir
 
 from torchport.editing.fragment import take_functions
+from torchport.editing.selection import tensor_name
 from torchport.errors import InputError, did_you_mean
-from torchport.files import onnx_files
+from torchport.files.onnx_files import ModelLike, as_model
 from torchport.irtools.inference import infer_missing
 from torchport.irtools.metadata import ANNOTATION, PROOF, UNPROVEN
 from torchport.irtools.names import rename
@@ -25,18 +25,19 @@ from torchport.opset.convert import convert, ir_version_for
 # `onnx.compose` does not see into branches for names, refuses another opset, knows nothing of dimensions that are the
 # same from now on, and takes protobuf models, weights and all.
 
-Given = ir.Model | str | os.PathLike[str]
+Connection = Mapping[str | ir.Value, str | ir.Value]
 
 
 def chain(
-    first: Given, second: Given, *, connect: Mapping[str, str] | None = None, prefix: str | None = None
+    first: ModelLike, second: ModelLike, *, connect: Connection | None = None, prefix: str | None = None
 ) -> ir.Model:
     """One model whose outputs go into the inputs of another.
 
     Args:
         first: a model or a file; it stays as it is.
         second: the one behind it.
-        connect: outputs of the first and the inputs of the second they go into. Without it by name, else in order.
+        connect: outputs of the first and the inputs of the second they go into, or their names. Without it by name,
+            else in order.
         prefix: goes before every name of the second model. Without it only inner names that clash are changed.
 
     Returns:
@@ -50,7 +51,10 @@ def chain(
         >>> whole = tp.graph.chain("backbone.onnx", "head.onnx", connect={"features": "x"})
         >>> tp.graph.save(whole, "whole.onnx")
     """
-    one, two = _alike(first, second)
+    given = as_model(first), as_model(second)
+    if connect is not None:
+        connect = {tensor_name(given[0], a): tensor_name(given[1], b) for a, b in connect.items()}
+    one, two = _alike(*given)
     links = _by_names(one, two, connect) if connect is not None else _guessed(one, two)
     for output, taken in links:
         _check_fits(output, taken)
@@ -61,7 +65,7 @@ def chain(
     return joined(one, two, links, [v for v in one.graph.outputs if v not in used], prefix)
 
 
-def merge(first: Given, second: Given, *, prefix: str | None = None) -> ir.Model:
+def merge(first: ModelLike, second: ModelLike, *, prefix: str | None = None) -> ir.Model:
     """One model that does what two do, side by side.
 
     Inputs of the same name, type and shape become one.
@@ -81,7 +85,7 @@ def merge(first: Given, second: Given, *, prefix: str | None = None) -> ir.Model
     Example:
         >>> both = tp.graph.merge("detector.onnx", "classifier.onnx")
     """
-    one, two = _alike(first, second)
+    one, two = _alike(as_model(first), as_model(second))
     own = {v.name: v for v in inputs_of(one)}
     links = [(own[v.name], v) for v in inputs_of(two) if v.name in own and _same_interface(own[v.name], v)]
     _tell_dimensions_apart(one, two)
@@ -101,9 +105,8 @@ def _same_interface(one: ir.Value, other: ir.Value) -> bool:
 # --- the same opset, the same dimensions ------------------------------------------------------------------------------
 
 
-def _alike(first: Given, second: Given) -> tuple[ir.Model, ir.Model]:
+def _alike(*given: ir.Model) -> tuple[ir.Model, ir.Model]:
     """Copies of both, of one opset."""
-    given = [m if isinstance(m, ir.Model) else onnx_files.load(m) for m in (first, second)]
     opsets = [m.opset_imports.get("", m.opset_imports.get("ai.onnx")) for m in given]
     target = max((v for v in opsets if v is not None), default=None)
     made = [
@@ -192,12 +195,12 @@ def _unify(one: ir.Model, two: ir.Model, output: ir.Value, taken: ir.Value) -> N
 # --- what goes where --------------------------------------------------------------------------------------------------
 
 
-def _by_names(one: ir.Model, two: ir.Model, connect: Mapping[str, str]) -> list[Link]:
+def _by_names(one: ir.Model, two: ir.Model, connect: Connection) -> list[Link]:
     outputs, inputs = {v.name: v for v in one.graph.outputs}, {v.name: v for v in two.graph.inputs}
     links: list[Link] = []
     for source, target in connect.items():
-        output = _known(source, outputs, "output", "first")
-        links.append((output, _known(target, inputs, "input", "second")))
+        output = _known(str(source), outputs, "output", "first")
+        links.append((output, _known(str(target), inputs, "input", "second")))
     twice = [t for t in connect.values() if list(connect.values()).count(t) > 1]
     if twice:
         raise InputError(f"two outputs go into the input '{twice[0]}'", next_step="connect each input once")

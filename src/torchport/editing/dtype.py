@@ -6,6 +6,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
+from torchport.editing.selection import Tensor, tensor_name
 from torchport.editing.transaction import in_place, unproves
 from torchport.errors import InputError
 from torchport.irtools.metadata import EDIT
@@ -20,7 +21,7 @@ _FIRST_CAST = 13  # the opset for a model that imports none: the first whose Cas
 
 @in_place
 @unproves
-def set_dtype(model: ir.Model, name: str, dtype: str) -> int:
+def set_dtype(model: ir.Model, name: Tensor, dtype: str | ir.DataType) -> int:
     """Change the dtype of an input or output, with a Cast inside, so that all else stays as it was.
 
     Names stay. Setting the dtype again changes that Cast, and setting it back takes the Cast out. An output that is
@@ -28,8 +29,8 @@ def set_dtype(model: ir.Model, name: str, dtype: str) -> int:
 
     Args:
         model: changed in place.
-        name: an input or output of the model.
-        dtype: ``float16``, ``uint8``, ``int32``, ... as numpy and PyTorch write them.
+        name: an input or output of the model, or its name.
+        dtype: ``float16``, ``uint8``, ``int32``, ... as numpy and PyTorch write them, or an `ir.DataType`.
 
     Returns:
         1, or 0 where it has that dtype already.
@@ -41,8 +42,8 @@ def set_dtype(model: ir.Model, name: str, dtype: str) -> int:
         >>> tp.graph.set_dtype(model, "image", "uint8")
         >>> tp.graph.set_dtype(model, "logits", "float16")
     """
-    value, is_input = _end(model, name)
-    wanted = dtype_named(dtype)
+    value, is_input = _end(model, tensor_name(model, name))
+    wanted = dtype_named(dtype) if isinstance(dtype, str) else dtype
     if value.dtype == wanted:
         return 0
     _check_castable(model, value, wanted)

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Sequence
 import onnx_ir as ir
 
 from torchport.errors import InputError, did_you_mean
-from torchport.files import onnx_files
+from torchport.files.onnx_files import ModelLike, as_model, load_between
 from torchport.irtools.inference import UNINFERABLE, infer_missing
 from torchport.irtools.metadata import MODULE, PROOF, UNPROVEN
-from torchport.irtools.names import Names
+from torchport.irtools.names import Names, check_owned
 from torchport.irtools.node_reader import is_constant
 from torchport.irtools.traversal import used_values
 from torchport.process import silence
@@ -32,11 +32,14 @@ def without_unused_inputs(model: ir.Model) -> ir.Model:
 #
 # The part has the model's weights, not copies of them, and its own graph: the model stays as it was.
 
+Place = str | ir.Node | ir.Value
+Places = Place | Sequence[Place]
+
 
 def cut(
-    model: ir.Model | str | os.PathLike[str],
-    inputs: Sequence[str] = (),
-    outputs: Sequence[str] = (),
+    model: ModelLike,
+    inputs: Places = (),
+    outputs: Places = (),
     *,
     module: str | None = None,
     complete: bool = False,
@@ -45,8 +48,8 @@ def cut(
 
     Args:
         model: a model or a file.
-        inputs: tensors to begin at; or nodes, whose inputs are meant. None for the model's own inputs.
-        outputs: tensors to end at; or nodes, whose outputs are meant. None for the model's own outputs.
+        inputs: tensors to begin at; or nodes, whose inputs are meant; or their names. None for the model's own inputs.
+        outputs: tensors to end at; or nodes, whose outputs are meant; or their names. None for the model's own outputs.
         module: instead of the two, a module of the PyTorch model (``encoder.layer.3``): what goes in and comes out.
         complete: add inputs that are missing instead of refusing.
 
@@ -58,7 +61,8 @@ def cut(
         >>> part = tp.graph.cut("model.onnx", inputs=["relu_1"], outputs=["logits"])
         >>> tp.graph.save(part, "part.onnx")
     """
-    whole = model if isinstance(model, ir.Model) else _opened(model, inputs, outputs, module)
+    inputs, outputs = listed(inputs), listed(outputs)
+    whole = _opened(model, inputs, outputs, module)
     names = Names(whole)
     if module is not None:
         if inputs or outputs:
@@ -75,11 +79,19 @@ def cut(
     return _part(whole, begin, end)
 
 
-def _opened(
-    path: str | os.PathLike[str], inputs: Sequence[str], outputs: Sequence[str], module: str | None
-) -> ir.Model:
-    """The model in a file, or as much of it as the part can need: which nodes are a module's, only all can tell."""
-    return onnx_files.load(path) if module is not None else onnx_files.load_between(path, inputs, outputs)
+def listed(given: Places) -> list[Place]:
+    """Return tensors and nodes as a list, also where only one is given."""
+    return [given] if isinstance(given, (str, ir.Node, ir.Value)) else list(given)
+
+
+def _opened(model: ModelLike, inputs: list[Place], outputs: list[Place], module: str | None) -> ir.Model:
+    """The model; of a file as much as the part can need: which nodes are a module's, only all can tell."""
+    begin, end = ([one for one in places if isinstance(one, str)] for places in (inputs, outputs))
+    if isinstance(model, (str, os.PathLike)) and module is None and len(begin + end) == len(inputs + outputs):
+        return load_between(model, begin, end)
+    whole = as_model(model)
+    check_owned(whole, *(one for one in (*inputs, *outputs) if not isinstance(one, str)))
+    return whole
 
 
 def _know_types(model: ir.Model, values: list[ir.Value]) -> None:
@@ -96,28 +108,35 @@ def _know_types(model: ir.Model, values: list[ir.Value]) -> None:
             )
 
 
-def _begin(model: ir.Model, names: Names, given: Sequence[str]) -> list[ir.Value]:
+def _begin(model: ir.Model, names: Names, given: list[Place]) -> list[ir.Value]:
     if not given:
         return [v for v in model.graph.inputs if not v.is_initializer()]
     found: list[ir.Value] = []
-    for name in given:
-        if name not in names.values and name in names.nodes:
-            found += [v for v in used_values(names.nodes[name]) if not is_constant(v)]
-        else:
-            found.append(names.value(name))
+    for one in (_resolved(names, place) for place in given):
+        found += [one] if isinstance(one, ir.Value) else [v for v in used_values(one) if not is_constant(v)]
     return list(dict.fromkeys(found))
 
 
-def _end(model: ir.Model, names: Names, given: Sequence[str]) -> list[ir.Value]:
+def _end(model: ir.Model, names: Names, given: list[Place]) -> list[ir.Value]:
     if not given:
         return list(model.graph.outputs)
     found: list[ir.Value] = []
-    for name in given:
-        if name not in names.values and name in names.nodes:
-            found += [v for v in names.nodes[name].outputs if v.name]
-        else:
-            found.append(names.value(name))
+    for one in (_resolved(names, place) for place in given):
+        found += [one] if isinstance(one, ir.Value) else [v for v in one.outputs if v.name]
     return list(dict.fromkeys(found))
+
+
+def _resolved(names: Names, place: Place) -> ir.Node | ir.Value:
+    """Return the node or value of the main graph; a tensor's name goes before a node's."""
+    name = place if isinstance(place, str) else str(place.name)
+    if isinstance(place, str):
+        found = names.nodes.get(name) if name not in names.values else None
+        return found if found is not None else names.value(name)
+    if isinstance(place, ir.Node) and place.graph is names.graph:
+        return place
+    if isinstance(place, ir.Value) and place in names.values.values():
+        return place
+    raise names.unknown(name, "node" if isinstance(place, ir.Node) else "tensor of the main graph", ())
 
 
 def _around(model: ir.Model, path: str) -> tuple[list[ir.Value], list[ir.Value]]:
@@ -353,25 +372,30 @@ def _smallest(
 # Make tensors inside a model outputs of it, to look at their values.
 
 
-def expose(model: ir.Model | str | os.PathLike[str], tensors: Sequence[str] | str = "*") -> ir.Model:
+def expose(model: ModelLike, tensors: Places = "*") -> ir.Model:
     """A copy of the model with more outputs: these tensors of its main graph.
 
     Args:
         model: a model or a file.
-        tensors: names, patterns (``relu_*``), or modules of the PyTorch model (``encoder.layer.3``, ``encoder.*``):
-            what their nodes give. ``*`` for all.
+        tensors: tensors, or nodes, whose outputs are meant; names, patterns (``relu_*``), or modules of the PyTorch
+            model (``encoder.layer.3``, ``encoder.*``): what their nodes give. ``*`` for all.
 
     Raises:
         InputError: nothing in the model is called so.
     """
-    whole = onnx_files.load(model) if isinstance(model, (str, os.PathLike)) else model
+    whole = as_model(model)
+    places = listed(tensors)
+    check_owned(whole, *(one for one in places if not isinstance(one, str)))
     copy = whole.clone()
-    names = Names(copy)
+    own, names = Names(whole), Names(copy)
     there = set(copy.graph.outputs)
-    for pattern in [tensors] if isinstance(tensors, str) else tensors:
-        found = _matching(copy, pattern)
+    for place in places:
+        if isinstance(place, str):
+            found = _matching(copy, place)
+        else:
+            found = [names.value(str(v.name)) for v in _end(whole, own, [place])]
         if not found:
-            raise names.unknown(pattern, "tensor or module", names.values)
+            raise names.unknown(str(place), "tensor or module", names.values)
         for value in found:
             if value not in there:
                 there.add(value)

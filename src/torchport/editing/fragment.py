@@ -15,7 +15,7 @@ import onnx
 import onnx_ir as ir
 
 from torchport.errors import InputError, OpsetError, did_you_mean
-from torchport.files import onnx_files
+from torchport.files.onnx_files import ModelLike, as_model
 from torchport.irtools.schemas import _named_alike
 from torchport.irtools.traversal import opset_of
 from torchport.opset.convert import convert
@@ -49,8 +49,10 @@ def is_text(given: object) -> bool:
 
 
 def is_model(given: object) -> bool:
-    """Whether it is a model, or the path of one."""
-    return isinstance(given, (ir.Model, os.PathLike)) or (isinstance(given, str) and given.endswith(".onnx"))
+    """Check that it is a model, or the path of one."""
+    return isinstance(given, (ir.Model, onnx.ModelProto, os.PathLike)) or (
+        isinstance(given, str) and given.endswith(".onnx")
+    )
 
 
 def parse(text: str) -> Fragment:
@@ -114,13 +116,13 @@ def _short(text: str) -> str:
     return line if len(line) <= 60 else f"{line[:57]}..."
 
 
-def of_model(given: ir.Model | str | os.PathLike[str]) -> Fragment:
+def of_model(given: ModelLike) -> Fragment:
     """A whole model as nodes: its inputs are the variables, its weights and functions come along and are shared."""
-    model = given if isinstance(given, ir.Model) else onnx_files.load(given)
+    model = as_model(given)
     graph = model.graph.clone()
     for value in [v for v in graph.inputs if v.is_initializer()]:
         graph.inputs.remove(value)
-    title = f"the model '{graph.name}'" if isinstance(given, ir.Model) else f"the model {os.fspath(given)}"
+    title = f"the model {os.fspath(given)}" if isinstance(given, (str, os.PathLike)) else f"the model '{graph.name}'"
     return Fragment(graph, title, tuple(f.clone() for f in model.functions.values()), dict(model.opset_imports), True)
 
 

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from torchport.editing.fragment import Fragment, operator
 from torchport.editing.patterns import matches
-from torchport.editing.selection import chosen_nodes
+from torchport.editing.selection import Nodes, chosen_nodes
 from torchport.editing.splice import Grafting
 from torchport.editing.transaction import in_place
 from torchport.errors import InputError, did_you_mean
@@ -35,7 +35,7 @@ from torchport.irtools.traversal import (
 
 
 @in_place
-def inline(model: ir.Model, name: str | None = None) -> int:
+def inline(model: ir.Model, name: str | ir.Function | None = None) -> int:
     """Put the nodes of local functions in the place of their calls, in the graph, its branches and other functions.
 
     onnx-ir has a pass for this. It takes names that a branch has already, and renames an input that a function gives
@@ -43,7 +43,7 @@ def inline(model: ir.Model, name: str | None = None) -> int:
 
     Args:
         model: changed in place, or not at all.
-        name: a function, ``my::Block`` or ``Block``; None for all.
+        name: a function of the model or its name, ``my::Block`` or ``Block``; None for all.
 
     Returns:
         How many calls were written out.
@@ -67,9 +67,15 @@ def inline(model: ir.Model, name: str | None = None) -> int:
     return count
 
 
-def _chosen_functions(model: ir.Model, name: str | None) -> set[ir.OperatorIdentifier]:
+def _chosen_functions(model: ir.Model, name: str | ir.Function | None) -> set[ir.OperatorIdentifier]:
     if name is None:
         return set(model.functions)
+    if isinstance(name, ir.Function):
+        if not any(name is own for own in model.functions.values()):
+            raise InputError(
+                f"the function {name.domain}::{name.name} is not of this model", next_step="give one of this model"
+            )
+        return {name.identifier()}
     domain, _, kind = name.rpartition("::")
     found = {i for i in model.functions if i[1] == kind and (not domain or i[0] == domain)}
     if not found:
@@ -131,14 +137,14 @@ def _check_opset(function: ir.Function, scope: Scope) -> None:
 
 
 @in_place
-def outline(model: ir.Model, nodes: str | Sequence[str], name: str) -> int:
+def outline(model: ir.Model, nodes: Nodes, name: str) -> int:
     """Make a local function of some nodes, and call it there and wherever else the same nodes are.
 
     Weights become inputs of the function, so layers of one build share it.
 
     Args:
         model: changed in place, or not at all.
-        nodes: names of nodes, a pattern of them (``block0_*``), or a module of the PyTorch model,
+        nodes: nodes or their names, a pattern of names (``block0_*``), or a module of the PyTorch model,
             ``module:encoder.layer.0``; ``module:encoder.layer.*`` is every layer, which must all be alike.
         name: of the function, ``my::Layer``.
 
@@ -179,15 +185,16 @@ def _new_name(model: ir.Model, name: str) -> tuple[str, str]:
     return domain, kind
 
 
-def _groups(model: ir.Model, nodes: str | Sequence[str]) -> dict[str, list[ir.Node]]:
+def _groups(model: ir.Model, nodes: Nodes) -> dict[str, list[ir.Node]]:
     """The nodes of each place that was named."""
-    wanted = [nodes] if isinstance(nodes, str) else list(nodes)
-    if wanted and all(text.startswith("module:") for text in wanted):
+    wanted = [nodes] if isinstance(nodes, (str, ir.Node)) else list(nodes)
+    modules = [text for text in wanted if isinstance(text, str) and text.startswith("module:")]
+    if wanted and len(modules) == len(wanted):
         found: dict[str, list[ir.Node]] = {}
-        for text in wanted:
+        for text in modules:
             found.update(_modules(model, text.removeprefix("module:")))
         return found
-    chosen = list(dict.fromkeys(n for text in wanted for n in chosen_nodes(model, text)))
+    chosen = chosen_nodes(model, wanted) if wanted else []
     if len({id(n.graph) for n in chosen}) != 1:
         raise InputError(
             "the nodes are not all in one graph" if chosen else "no nodes were named",

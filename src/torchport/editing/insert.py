@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,13 +10,14 @@ import onnx_ir as ir
 
 from torchport.editing.fragment import Fragment, adopted, is_model, is_text, of_model, operator, parse
 from torchport.editing.retype import follow
-from torchport.editing.selection import chosen_nodes
+from torchport.editing.selection import Tensor, chosen_nodes
 from torchport.editing.splice import Graft, Grafting
 from torchport.editing.transaction import Snapshot, errors_of, in_place, unproves
 from torchport.errors import InputError
+from torchport.files.onnx_files import ModelLike
 from torchport.irtools import schemas
 from torchport.irtools.inference import infer_missing
-from torchport.irtools.names import rename, unknown, where
+from torchport.irtools.names import check_owned, rename, unknown, where
 from torchport.irtools.traversal import Scope, all_nodes, all_values, opset_of, own_values, scoped_nodes
 from torchport.irtools.types import described
 
@@ -26,10 +26,10 @@ from torchport.irtools.types import described
 @unproves
 def insert(
     model: ir.Model,
-    node: str | os.PathLike[str] | ir.Model,
+    node: ModelLike,
     *,
-    after: str | None = None,
-    before: str | None = None,
+    after: Tensor | ir.Node | None = None,
+    before: str | ir.Node | None = None,
     attributes: Mapping[str, Any] | None = None,
     inputs: Sequence[Any] = (),
     name: str | None = None,
@@ -40,11 +40,11 @@ def insert(
         model: changed in place, or not at all.
         node: an operator (``Cast``, ``my::Debug``), nodes in ONNX text (``(x) => (y) { y = Relu(x) }``), a model or a
             file.
-        after: a tensor, or a node, whose first output is meant: all who used it get the new value. An output of the
-            model keeps its name.
-        before: a node, ``conv1``, or one of its inputs, ``conv1:1``: only that node gets the new value there.
+        after: a tensor, or a node, whose first output is meant, or its name: all who used it get the new value. An
+            output of the model keeps its name.
+        before: a node or its name, ``conv1``, or one of its inputs, ``conv1:1``: only that node gets the new value.
         attributes: of the operator.
-        inputs: further ones: names of tensors, numbers, lists or arrays.
+        inputs: further ones: tensors or their names, numbers, lists or arrays.
         name: of the new node.
 
     Returns:
@@ -82,9 +82,9 @@ class _Spot:
 class _Change:
     """What is to be done, to a copy and then to the model itself."""
 
-    node: str | os.PathLike[str] | ir.Model
-    after: str | None
-    before: str | None
+    node: ModelLike
+    after: Tensor | ir.Node | None
+    before: str | ir.Node | None
     attributes: dict[str, Any]
     inputs: Sequence[Any]
     name: str | None
@@ -93,7 +93,7 @@ class _Change:
         """The number of places, and whether anything has another type or shape behind them."""
         infer_missing(model)
         grafting = Grafting(model)
-        spots = _behind(model, self.after) if self.after is not None else _in_front(model, str(self.before))
+        spots = _behind(model, self.after) if self.after is not None else _in_front(model, self.before or "")
         whole = self._fragment(grafting)
         stale: list[ir.Value] = []
         reshaped = False
@@ -144,14 +144,17 @@ class _Change:
         return grafting.copy(fragment, values, {}, base, spot.scope)
 
 
-def _behind(model: ir.Model, name: str) -> list[_Spot]:
-    scopes: list[Scope] = [model.graph, *model.functions.values()]
-    main = [v for v in own_values(model.graph) if v.name == name]
+def _behind(model: ir.Model, name: Tensor | ir.Node) -> list[_Spot]:
+    if not isinstance(name, str):
+        check_owned(model, name)
+        name = name.outputs[0] if isinstance(name, ir.Node) else name
+    main = [v for v in own_values(model.graph) if v is name or v.name == name]
     if main:
         return [_Spot(main[0], model.graph)]
+    scopes: list[Scope] = [model.graph, *model.functions.values()]
     bodies = [(s.graph if isinstance(s, ir.Function) else s, s) for s in scopes]
-    inner = [_Spot(v, scope) for body, scope in bodies for v in all_values(body) if v.name == name]
-    if inner:
+    inner = [_Spot(v, scope) for body, scope in bodies for v in all_values(body) if v is name or v.name == name]
+    if inner or isinstance(name, ir.Value):
         return inner
     known = {str(v.name) for body, _ in bodies for v in all_values(body)} | {n.name or "" for n in all_nodes(model)}
     try:
@@ -162,14 +165,14 @@ def _behind(model: ir.Model, name: str) -> list[_Spot]:
     return [_Spot(n.outputs[0], found[id(n)]) for n in nodes]
 
 
-def _in_front(model: ir.Model, text: str) -> list[_Spot]:
-    stem, _, number = text.rpartition(":")
+def _in_front(model: ir.Model, given: str | ir.Node) -> list[_Spot]:
+    stem, _, number = given.rpartition(":") if isinstance(given, str) else ("", "", "")
     index = 0
-    if stem and number.isdigit() and not any(n.name == text for n in all_nodes(model)):
-        text, index = stem, int(number)
+    if stem and number.isdigit() and not any(n.name == given for n in all_nodes(model)):
+        given, index = stem, int(number)
     scopes = {id(n): scope for scope, n in scoped_nodes(model)}
     spots = []
-    for node in chosen_nodes(model, text):
+    for node in chosen_nodes(model, given):
         value = node.inputs[index] if index < len(node.inputs) else None
         if value is None:
             listed = ", ".join(f"{i}: '{v.name}'" for i, v in enumerate(node.inputs) if v is not None)

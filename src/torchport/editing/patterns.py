@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from torchport.editing.fragment import Fragment
+from torchport.errors import InputError, first_line
 from torchport.irtools import node_reader, schemas
 from torchport.irtools.names import where
 from torchport.irtools.traversal import Match, Scope, in_order, opset_of, scoped_nodes, used_values
@@ -265,7 +266,13 @@ def python_matches(model: ir.Model, what: Callable[..., Any], blocked: list[str]
     """Where onnxscript finds a pattern in the style of its rewriter."""
     from onnxscript.rewriter import pattern
 
-    given = what if isinstance(what, pattern.RewriteRule) else pattern.RewriteRule(what, lambda *_, **__: None)
+    try:
+        given = what if isinstance(what, pattern.RewriteRule) else pattern.RewriteRule(what, lambda *_, **__: None)
+    except Exception as error:  # the function is the user's: it may raise anything
+        raise InputError(
+            f"the function is no pattern: {first_line(error)}",
+            next_step="write it like those of onnxscript's rewriter: lambda op, x: op.Relu(x)",
+        ) from error
     rules = list(given.commute())
     found: list[Match] = []
     taken: set[ir.Node] = set()

@@ -6,8 +6,6 @@ import dataclasses
 import inspect
 import os
 import re
-import types
-import typing
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -17,8 +15,11 @@ import onnx_ir as ir
 
 from torchport.editing.registry import EDITS, Edit
 from torchport.editing.transaction import all_or_nothing, take_over
-from torchport.errors import InputError, TorchportError, did_you_mean
+from torchport.errors import InputError, ProofError, TorchportError, did_you_mean
+from torchport.facade import check_types
+from torchport.files.onnx_files import ModelLike, as_model
 from torchport.irtools.metadata import PROOF
+from torchport.results import Proof
 from torchport.terminal import shortened
 
 # Apply a list of edits, from Python, from a YAML file or from the command line.
@@ -44,41 +45,127 @@ class Step:
         return self.edit.name if self.value is None else f"{self.edit.name}: {_written(self.edit, self.value)}"
 
 
-def edit(model: ir.Model, recipe: str | os.PathLike[str] | Sequence[Any]) -> ir.Model:
-    """Apply the edits of a recipe in order.
+@dataclasses.dataclass(frozen=True)
+class Done:
+    """One edit of a recipe that was made.
+
+    Attributes:
+        edit: the edit as a recipe writes it.
+        changed: in how many places it changed the model.
+        left: why it left places as they are that its pattern matches, a reason for each.
+    """
+
+    edit: str
+    changed: int
+    left: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Edited:
+    """The result of a recipe.
+
+    Attributes:
+        model: the changed model; the given object, if that is an `ir.Model`.
+        edits: the edits that were made, in order.
+        proof: that the model gives the same outputs as before; None if that was not to be verified.
+    """
+
+    model: ir.Model
+    edits: tuple[Done, ...]
+    proof: Proof | None = None
+
+
+def edit(
+    model: ModelLike,
+    recipe: str | os.PathLike[str] | Sequence[Any],
+    *,
+    verify: bool = False,
+    inputs: Mapping[str, Any] | None = None,
+    libraries: Sequence[str | os.PathLike[str]] = (),
+) -> Edited:
+    """Apply the edits of a recipe in order, all of them or none.
 
     Args:
-        model: changed in place.
+        model: an `ir.Model` is changed in place; a file or a message stays as it is.
         recipe: a YAML file, or what such a file holds: a list of ``{edit: value}``, or of names of edits without value.
+        verify: refuse the recipe unless the changed model gives the same outputs as before.
+        inputs: arrays to verify with, by the names of the changed model; made up from its shapes where none are given.
+        libraries: operator libraries to verify with.
 
     Returns:
-        The changed model, the same object.
+        The changed model, the edits that were made, and the proof if `verify` is set.
 
     Raises:
-        TorchportError: an edit is refused, which it names; the model is as it was, without those before it.
+        TorchportError: an edit is refused, which it names; the model is as it was, without the edits before it.
+        ProofError: the changed model gives other outputs; the model is as it was.
 
     Example:
-        >>> model = tp.graph.load("model.onnx")
-        >>> model = tp.graph.edit(model, [{"bypass": "devtech::FooOp"}, {"rename": {"x": "image"}}, "sort"])
+        >>> done = tp.graph.edit("model.onnx", [{"bypass": "devtech::FooOp"}, {"rename": {"x": "image"}}, "sort"])
+        >>> tp.graph.save(done.model, "edited.onnx")
     """
-    steps = read_steps(recipe)
-    with all_or_nothing(model):
-        moved = False
+    return run_steps(
+        model, read_steps(recipe), Verification((lambda _: inputs) if inputs else None, libraries) if verify else None
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Verification:
+    """How to verify the changed model: the inputs for it, None to make them up, and operator libraries."""
+
+    inputs: Callable[[ir.Model], Mapping[str, Any] | None] | None = None
+    libraries: Sequence[str | os.PathLike[str]] = ()
+
+
+def run_steps(
+    model: ModelLike,
+    steps: Sequence[Step],
+    verification: Verification | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> Edited:
+    """Apply steps in order, all or none; `say` is told what is being done. The rest is as `edit` has it."""
+    own = as_model(model)
+    before = own.clone() if verification is not None else None
+    with all_or_nothing(own):
+        done = []
         for step in steps:
-            try:
-                changed = apply(model, step)
-            except TorchportError as error:
-                raise told(error, step) from error
-            moved |= changed > 0 and not step.edit.same
-        if moved:
-            model.metadata_props.pop(PROOF, None)
-    return model
+            say(f"editing: {step.edit.name}")
+            done.append(_done(own, step))
+        if verification is not None and before is not None:
+            say("proving")
+            return Edited(own, tuple(done), _prove(before, own, steps, verification))
+        if any(one.changed and not step.edit.same for one, step in zip(done, steps, strict=True)):
+            own.metadata_props.pop(PROOF, None)  # it is a proof of the model before
+    return Edited(own, tuple(done))
+
+
+def _done(model: ir.Model, step: Step) -> Done:
+    try:
+        left = passed_over(model, step)
+        return Done(str(step), apply(model, step), tuple(left))
+    except TorchportError as error:
+        place = f"in the edit {shortened(str(step), 60)}"
+        error.where = f"{error.where}; {place}" if error.where else place
+        raise
+
+
+def _prove(before: ir.Model, after: ir.Model, steps: Sequence[Step], verification: Verification) -> Proof:
+    from torchport.verification.equivalence import prove_same  # it imports the engines, which edits do not need
+
+    given = verification.inputs(after) if verification.inputs is not None else None
+    proof = prove_same(before, after, inputs=given, libraries=verification.libraries)
+    if not proof.passed:
+        other = [step.edit.name for step in steps if step.edit.new_outputs]
+        hint = f"; apply {other[0]} without verifying: it is there to change the outputs" if other else ""
+        raise ProofError(
+            "the changed model does not answer as before", proof=proof, next_step=f"nothing was changed{hint}"
+        )
+    return proof
 
 
 def read_steps(recipe: str | os.PathLike[str] | Sequence[Any]) -> list[Step]:
     """The steps of a recipe, checked for names and forms, not yet against a model."""
-    entries = _read_file(Path(recipe)) if isinstance(recipe, (str, os.PathLike)) else list(recipe)
-    if not isinstance(entries, list) or not entries:
+    entries = _read_file(Path(recipe)) if isinstance(recipe, (str, os.PathLike)) else recipe
+    if not isinstance(entries, (list, tuple)) or not entries:
         raise InputError(
             "a recipe is a list of edits, this holds none", next_step="write one a line: - bypass: node_name"
         )
@@ -90,7 +177,7 @@ def apply(model: ir.Model, step: Step) -> int:
     function = _function(step.edit)
     changed = 0
     for args, named in _arguments(step):
-        call = fitted(step.edit.name, function, (model, *args), {**dict(step.edit.options), **named})
+        call = _bound(step.edit, function, (model, *args), {**dict(step.edit.options), **named})
         result = function(*call.args, **call.kwargs)
         if step.edit.new:
             take_over(model, result)
@@ -203,8 +290,8 @@ def _checked(edit: Edit, value: Value) -> Value:
     """Refuse a value of the wrong form here, where the edit's name is known."""
     fits = {
         "flag": value is None or value is True,
-        "name": isinstance(value, (str, int, list)) and not isinstance(value, bool) and value != [],
-        "optional name": value is None or isinstance(value, str),
+        "name": isinstance(value, (str, int, list, ir.Node, ir.Value)) and not isinstance(value, bool) and value != [],
+        "optional name": value is None or isinstance(value, (str, ir.Function)),
         "pairs": isinstance(value, Mapping) and len(value) > 0,
         "assign": isinstance(value, Mapping) and len(value) > 0,
         "fields": isinstance(value, Mapping),
@@ -239,11 +326,19 @@ def _function(edit: Edit) -> Callable[..., Any]:
     return function
 
 
-def told(error: TorchportError, step: Step) -> TorchportError:
-    """The error, with the step it came from."""
-    place = f"in the edit {shortened(str(step), 60)}"
-    error.where = f"{error.where}; {place}" if error.where else place
-    return error
+def _bound(
+    edit: Edit, function: Callable[..., Any], args: Sequence[Any], named: Mapping[str, Any]
+) -> inspect.BoundArguments:
+    """The arguments of an edit, each of the type that its function takes."""
+    try:
+        bound = inspect.signature(function).bind(*args, **named)
+    except TypeError as error:
+        fields = list(inspect.signature(function).parameters)[1:]
+        raise InputError(
+            f"the edit '{edit.name}' does not fit: {error}", next_step=f"it takes {', '.join(fields) or 'nothing'}"
+        ) from error
+    check_types(f"the edit '{edit.name}'", function, bound, text=True)
+    return bound
 
 
 def _written(edit: Edit, value: Value) -> str:
@@ -265,113 +360,3 @@ def _flow(value: Value) -> str:
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(map(_flow, value)) + "]"
     return str(value)
-
-
-# Whether what a recipe gives is what an edit takes.
-#
-# YAML has its own idea of types: a tensor called ``492`` is read as a number, ``no`` as false. The annotations of the
-# edit's function say what is meant, so they are asked here, once for all edits.
-
-_WORDS = {str: "a text", bool: "true or false", int: "a whole number", float: "a number"}
-_UNFIT = object()
-
-
-def fitted(
-    name: str, function: Callable[..., Any], args: Sequence[Any], named: Mapping[str, Any]
-) -> inspect.BoundArguments:
-    """The arguments of a call, each of the type that the function takes.
-
-    Args:
-        name: of the edit, for the error.
-        function: what is to be called.
-        args: what it is given by position, the model first.
-        named: what it is given by name.
-
-    Raises:
-        InputError: an argument is missing, unknown, or of another type.
-
-    Example:
-        >>> fitted("set-opset", convert, (model, "18"), {}).args[1]
-        18
-    """
-    try:
-        bound = inspect.signature(function).bind(*args, **named)
-    except TypeError as error:
-        fields = list(inspect.signature(function).parameters)[1:]
-        raise InputError(
-            f"the edit '{name}' does not fit: {error}", next_step=f"it takes {', '.join(fields) or 'nothing'}"
-        ) from error
-    hints = typing.get_type_hints(function)
-    for field in list(bound.arguments)[1:]:
-        value = _as(hints[field], bound.arguments[field])
-        if value is _UNFIT:
-            raise _unfit(name, field, hints[field], bound.arguments[field])
-        bound.arguments[field] = value
-    return bound
-
-
-def _unfit(name: str, field: str, hint: Any, value: Any) -> InputError:
-    words = list(dict.fromkeys(w for one in _kinds(hint) if (w := _word(one))))
-    hint_text = "write it in quotes" if isinstance(value, bool) and "a text" in words else f"give {' or '.join(words)}"
-    return InputError(
-        f"'{field}' of the edit '{name}' is {' or '.join(words)}, not {str(value)[:60]!r}", next_step=hint_text
-    )
-
-
-def _kinds(hint: Any) -> tuple[Any, ...]:
-    """The types of a union, or the one type."""
-    return typing.get_args(hint) if isinstance(hint, types.UnionType) or _is(hint, typing.Union) else (hint,)
-
-
-def _is(hint: Any, origin: Any) -> bool:
-    return typing.get_origin(hint) is origin
-
-
-def _word(kind: Any) -> str | None:
-    """What a recipe can hold of a type; None for a model or a function, which only Python has."""
-    if _is(kind, Mapping):
-        return "a mapping"
-    return "a list" if _is(kind, Sequence) else _WORDS.get(kind)
-
-
-def _as(hint: Any, value: Any) -> Any:
-    """The value, as text or number where only the writing differs; `_UNFIT` if it is of no type that is taken."""
-    kinds = _kinds(hint)
-    for kind in kinds:
-        found = _exactly(kind, value)
-        if found is not _UNFIT:
-            return found
-    if str in kinds and isinstance(value, (int, float)) and not isinstance(value, bool):
-        return str(value)  # a name that looks like a number
-    if int in kinds and isinstance(value, str) and value.strip().lstrip("-").isdecimal():
-        return int(value)
-    return _UNFIT
-
-
-def _exactly(kind: Any, value: Any) -> Any:
-    if kind is Any:
-        return value
-    if _is(kind, Mapping):
-        return _mapping(typing.get_args(kind), value)
-    if _is(kind, Sequence):
-        return _sequence(typing.get_args(kind)[0], value)
-    if _is(kind, Callable):
-        return value if callable(value) else _UNFIT
-    if isinstance(value, bool) and kind is not bool:
-        return _UNFIT
-    wanted = typing.get_origin(kind) or kind
-    return value if isinstance(value, (int, float) if wanted is float else wanted) else _UNFIT
-
-
-def _mapping(inner: tuple[Any, ...], value: Any) -> Any:
-    if not isinstance(value, Mapping):
-        return _UNFIT
-    pairs = [(_as(inner[0], k), _as(inner[1], v)) for k, v in value.items()]
-    return _UNFIT if any(part is _UNFIT for pair in pairs for part in pair) else dict(pairs)
-
-
-def _sequence(inner: Any, value: Any) -> Any:
-    if isinstance(value, (str, bytes, Mapping, ir.Model)) or not isinstance(value, Sequence):
-        return _UNFIT
-    items = [_as(inner, item) for item in value]
-    return _UNFIT if any(item is _UNFIT for item in items) else items

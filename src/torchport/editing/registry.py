@@ -26,6 +26,7 @@ class Edit:
         options: arguments that go to the function as they are.
         new: whether the function gives a new model back instead of changing the one it gets.
         same: whether it touches names and notes only, so that what was proven of the model still holds.
+        new_outputs: whether it is there to change what the model gives, so that to verify it makes no sense.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Edit:
     options: tuple[tuple[str, str], ...] = ()
     new: bool = False
     same: bool = False
+    new_outputs: bool = False
 
     @property
     def function(self) -> str:
@@ -119,6 +121,7 @@ _EDITS = [
         "assign",
         "NAME=DTYPE",
         "Of an input or output, with a cast inside.",
+        new_outputs=True,
     ),
     Edit(
         "preprocess",
@@ -126,6 +129,7 @@ _EDITS = [
         "steps",
         "STEPS",
         "Before the model: 'scale: 255, normalize: imagenet'.",
+        new_outputs=True,
     ),
     Edit(
         "postprocess",
@@ -133,14 +137,23 @@ _EDITS = [
         "steps",
         "STEPS",
         "After it: 'softmax, topk: 5'.",
+        new_outputs=True,
     ),
-    Edit("to-input", "torchport.editing.weights:to_input", "name", "WEIGHT", "Make a constant an input."),
+    Edit(
+        "to-input",
+        "torchport.editing.weights:to_input",
+        "name",
+        "WEIGHT",
+        "Make a constant an input.",
+        new_outputs=True,
+    ),
     Edit(
         "to-constant",
         "torchport.editing.weights:to_constant",
         "assign",
         "INPUT=VALUE",
         "Make an input a constant: a number, list or .npy.",
+        new_outputs=True,
     ),
     Edit(
         "set-weights",
@@ -149,6 +162,7 @@ _EDITS = [
         "FILE",
         "Weights from a .safetensors, .npz or .pt.",
         between=(("source", ""),),
+        new_outputs=True,
     ),
     Edit(
         "set-opset",
@@ -182,6 +196,7 @@ _EDITS = [
         "Feed the outputs to another model.",
         between=(("second", ""),),
         new=True,
+        new_outputs=True,
     ),
     Edit(
         "merge",
@@ -191,6 +206,7 @@ _EDITS = [
         "Put another model beside it.",
         between=(("second", ""),),
         new=True,
+        new_outputs=True,
     ),
     Edit(
         "set-metadata",

@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from torchport.editing.cleanup import drop_functions, drop_weights, take_out
 from torchport.editing.retype import infer_again
-from torchport.editing.selection import chosen_nodes, forget_unused_domains
+from torchport.editing.selection import Nodes, chosen_nodes, forget_unused_domains, title
 from torchport.editing.transaction import attempt, in_place, unproves
 from torchport.errors import InputError
 from torchport.irtools.names import where
@@ -16,14 +16,14 @@ from torchport.irtools.types import plain
 
 @in_place
 @unproves
-def bypass(model: ir.Model, node: str) -> int:
+def bypass(model: ir.Model, node: Nodes) -> int:
     """Take nodes out, by connecting what they get to whoever used what they give.
 
     What only they needed beside that (weights, say) goes as well.
 
     Args:
         model: changed in place.
-        node: a node's name, or an operator (``devtech::FooOp``, ``Identity``): all of its nodes.
+        node: a node or its name, an operator (``devtech::FooOp``, ``Identity``): all of its nodes, or a list of these.
 
     Returns:
         How many nodes were taken out.
@@ -42,7 +42,7 @@ def bypass(model: ir.Model, node: str) -> int:
     for one in found:
         _check_can_be_bypassed(one)
     if any(_changes_shape(one) for one in found):  # what comes after may need the shape that is no more
-        attempt(model, lambda: _bypass_all(model, found), f"{where(found[0])} cannot be bypassed")
+        attempt(model, lambda: _bypass_all(model, found), f"{title(node)} cannot be bypassed")
     else:
         _bypass_all(model, found)
     return len(found)
@@ -113,7 +113,7 @@ def _keep_output(graph: ir.Graph | ir.Function, node: ir.Node, before: ir.Value,
 
 @in_place
 @unproves
-def remove(model: ir.Model, node: str) -> int:
+def remove(model: ir.Model, node: Nodes) -> int:
     """Take nodes out, with what only they needed: nodes, weights and functions.
 
     An output of the model that they made is one no more. Inputs stay, also those that nothing uses now, which
@@ -121,7 +121,7 @@ def remove(model: ir.Model, node: str) -> int:
 
     Args:
         model: changed in place.
-        node: a node's name, an operator (all of its nodes), or names with ``*``.
+        node: a node or its name, an operator (all of its nodes), names with ``*``, or a list of these.
 
     Returns:
         How many nodes were taken out.

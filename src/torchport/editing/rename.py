@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import onnx_ir as ir
 
@@ -12,19 +13,20 @@ from torchport.editing.transaction import in_place
 from torchport.errors import InputError
 from torchport.irtools.dims import IDENTIFIER, change_dims, dim_names, dim_with
 from torchport.irtools.metadata import ANNOTATION, PROOF
-from torchport.irtools.names import unknown
+from torchport.irtools.names import check_owned, unknown
 from torchport.irtools.traversal import all_nodes, all_values, bodies, own_values, subgraphs
 
 
 @in_place
-def rename(model: ir.Model, names: Mapping[str, str], *, kind: str | None = None) -> int:
+def rename(model: ir.Model, names: Mapping[str | ir.Node | ir.Value, str], *, kind: str | None = None) -> int:
     """Rename tensors, nodes and dimensions, wherever they occur: in branches, bodies and functions too.
 
     All renames of one call happen at once, so two names can be swapped.
 
     Args:
         model: changed in place.
-        names: new names by old ones. With ``*`` in both, all names that match: ``{"encoder.*": "enc.*"}``.
+        names: new names by old ones. With ``*`` in both, all names that match: ``{"encoder.*": "enc.*"}``. A node or
+            value in place of an old name is renamed by itself.
         kind: ``tensor`` (inputs, outputs and weights are tensors), ``node`` or ``dim``; None for what the old name is.
 
     Returns:
@@ -37,7 +39,12 @@ def rename(model: ir.Model, names: Mapping[str, str], *, kind: str | None = None
         >>> tp.graph.rename(model, {"x": "image", "batch": "n"})
         >>> tp.graph.rename(model, {"encoder.*": "enc.*"}, kind="tensor")
     """
-    plans = _plans(model, names, kind)
+    own = {old: new for old, new in names.items() if not isinstance(old, str)}
+    check_owned(model, *own)
+    plans = _plans(model, {old: new for old, new in names.items() if isinstance(old, str)}, kind)
+    for old, new in own.items():
+        _check_is_name(old.name, new)
+        plans.setdefault("node" if isinstance(old, ir.Node) else "tensor", {})[old] = new
     for one, plan in plans.items():
         _CHECKS[one](model, plan)
     return sum(_CHANGES[one](model, plan) for one, plan in plans.items())
@@ -65,7 +72,12 @@ def _filled(new: str, parts: tuple[str, ...]) -> str:
 
 # --- which names are meant --------------------------------------------------------------------------------------------
 
-_Plan = dict[str, str]
+_Plan = dict[Any, str]  # new names by old ones, or by the node or value
+
+
+def _new_name(plan: _Plan, one: ir.Node | ir.Value) -> str:
+    old = one.name or ""
+    return plan.get(one, plan.get(old, old))
 
 
 def _plans(model: ir.Model, names: Mapping[str, str], kind: str | None) -> dict[str, _Plan]:
@@ -123,10 +135,10 @@ def _check_scope(graph: ir.Graph, plan: _Plan, outer: Mapping[str, str]) -> None
     for value in dict.fromkeys(own_values(graph)):
         if not value.name:
             continue
-        name = plan.get(value.name, value.name)
+        name = _new_name(plan, value)
         first = seen.setdefault(name, value.name)
         if first != value.name:  # if equal, an inner name hides an outer one already, and goes on doing so
-            raise _taken(value.name if value.name in plan else first, name, "tensor")
+            raise _taken(value.name if name != value.name else first, name, "tensor")
     for node in graph:
         for inner in subgraphs(node):
             _check_scope(inner, plan, seen)
@@ -141,7 +153,12 @@ def _taken(old: str, new: str, what: str) -> InputError:
 
 def _check_nodes(model: ir.Model, plan: _Plan) -> None:
     for body in bodies(model):
-        _check_distinct(plan, {n.name for n in body.all_nodes() if n.name}, "node")
+        names = [(n.name or "", _new_name(plan, n)) for n in body.all_nodes()]
+        kept = {new for old, new in names if old == new}
+        changed = [(old, new) for old, new in names if old != new]
+        for old, new in changed:
+            if new in kept or any(new == other and old != name for name, other in changed):
+                raise _taken(old, new, "node")
 
 
 def _check_distinct(plan: _Plan, names: set[str], what: str) -> None:
@@ -166,19 +183,21 @@ def _check_dims(model: ir.Model, plan: _Plan) -> None:
 
 def _rename_tensors(model: ir.Model, plan: _Plan) -> int:
     values = list(all_values(model))
-    found = [v for v in values if v.name in plan and plan[v.name] != v.name]
-    ir.convenience.rename_values(found, [plan[str(v.name)] for v in found])
+    new = {v: _new_name(plan, v) for v in values}
+    found = [v for v in values if v.name and new[v] != v.name]
+    by_name = {v.name: new[v] for v in found}
+    ir.convenience.rename_values(found, [new[v] for v in found])
     for value in values:
         annotation = value.meta.get(ANNOTATION)
         if annotation:
-            value.meta[ANNOTATION] = {key: plan.get(name, name) for key, name in annotation.items()}
+            value.meta[ANNOTATION] = {key: by_name.get(name, name) for key, name in annotation.items()}
     return len(found)
 
 
 def _rename_nodes(model: ir.Model, plan: _Plan) -> int:
-    found = [n for n in all_nodes(model) if n.name in plan and plan[n.name] != n.name]
-    for node in found:
-        node.name = plan[str(node.name)]
+    found = [(n, name) for n in all_nodes(model) if (name := _new_name(plan, n)) != (n.name or "")]
+    for node, name in found:
+        node.name = name
     return len(found)
 
 

@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
 
 from torchport.editing.fragment import Fragment, adopted, is_model, is_text, of_model, operator, parse
-from torchport.editing.selection import find
+from torchport.editing.selection import Nodes, find
 from torchport.editing.splice import Graft, Grafting, is_used
 from torchport.editing.transaction import in_place, unproves
 from torchport.errors import InputError
+from torchport.files.onnx_files import ModelLike
 from torchport.irtools import schemas
 from torchport.irtools.inference import infer_missing
 from torchport.irtools.names import where
 from torchport.irtools.traversal import Match, current, opset_of
 
-By = str | os.PathLike[str] | ir.Model | Callable[..., Any]
+By = ModelLike | Callable[..., Any]
 
 
 @in_place
 @unproves
 def replace(
     model: ir.Model,
-    what: str | Callable[..., Any],
+    what: Nodes | Callable[..., Any],
     by: By,
     *,
     attributes: Mapping[str, Any] | None = None,
@@ -39,9 +39,9 @@ def replace(
 
     Args:
         model: changed in place, or not at all.
-        what: a node's name, an operator, a pattern of names (``block*``); or nodes in ONNX text, whose names are
-            variables: ``(x, y) => (z) { t = Mul(x, y)  z = Relu(t) }``; or a function in the style of onnxscript's
-            rewriter.
+        what: a node or its name, an operator, a pattern of names (``block*``), or a list of these; or nodes in ONNX
+            text, whose names are variables: ``(x, y) => (z) { t = Mul(x, y)  z = Relu(t) }``; or a function in the
+            style of onnxscript's rewriter.
         by: an operator (``Gelu``, ``com.example::Foo``); nodes in text, with the same variables, or those of the node
             in order; a function, given a builder and what the pattern found, or the node's inputs and the attributes
             it names; a model or an ``.onnx`` file.

@@ -3,30 +3,68 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import onnx_ir as ir
 
-from torchport.editing.fragment import EXAMPLE, Fragment, is_text, parse
+from torchport.editing.fragment import Fragment, is_text, parse
 from torchport.editing.patterns import matches, python_matches
 from torchport.errors import InputError
-from torchport.irtools.names import unknown
+from torchport.irtools.names import check_owned, unknown, where
 from torchport.irtools.traversal import Match, Scope, all_nodes, scoped_nodes, subgraphs
 from torchport.irtools.types import _operator
 
+Nodes = str | ir.Node | Sequence[str | ir.Node]
+Tensor = str | ir.Value
 
-def chosen_nodes(model: ir.Model, text: str) -> list[ir.Node]:
-    """The nodes that a user means: a node's name, an operator (``Relu``, ``devtech::FooOp``), or names with ``*``.
 
-    The domain of an operator may be left out where only one has an operator of that name. A node without a name is
-    called by a value it makes.
+def chosen_nodes(model: ir.Model, given: Nodes) -> list[ir.Node]:
+    """Return the nodes that a user means.
+
+    Args:
+        model: where they are.
+        given: a node's name, an operator (``Relu``, ``devtech::FooOp``), names with ``*``, a node of the model, or a
+            list of these. The domain of an operator may be left out where only one has an operator of that name. A node
+            without a name is called by a value it makes.
 
     Raises:
         InputError: there is none.
     """
+    if isinstance(given, ir.Node):
+        check_owned(model, given)
+        return [given]
+    if not isinstance(given, str):
+        check_owned(model, *(one for one in given if isinstance(one, ir.Node)))
+        found = [[one] if isinstance(one, ir.Node) else _called(model, one) for one in given]
+        if not found:
+            raise _unnamed()
+        return list(dict.fromkeys(node for some in found for node in some))
+    return _called(model, given)
+
+
+def tensor_name(model: ir.Model, given: Tensor) -> str:
+    """Return the name of a tensor that is given by its name or as a value of the model."""
+    if isinstance(given, ir.Value):
+        check_owned(model, given)
+        return str(given.name)
+    return given
+
+
+def title(given: Nodes) -> str:
+    """Return how an error names the nodes that a user gave."""
+    if isinstance(given, ir.Node):
+        return where(given)
+    return f"'{given}'" if isinstance(given, str) else ", ".join(map(title, given))
+
+
+def _unnamed() -> InputError:
+    return InputError("no node is named", next_step="give a node's name, an operator, or names with *")
+
+
+def _called(model: ir.Model, text: str) -> list[ir.Node]:
     if not text:
-        raise InputError("no node is named", next_step="give a node's name, an operator, or names with *")
+        raise _unnamed()
     nodes = list(all_nodes(model))
     found = [n for n in nodes if n.name == text] or [n for n in nodes if _is_operator(n, text)]
     if not found and "*" in text:
@@ -67,26 +105,24 @@ def forget_unused_domains(model: ir.Model) -> None:
 # both directions, so several outputs cost no search over all pairs of nodes, and it tells 1e-8 from zero.
 
 
-def find(model: ir.Model, what: str | Callable[..., Any]) -> list[Match]:
-    """The places that a name, a text or a function means. No node is in two of them.
+def find(model: ir.Model, what: Nodes | Callable[..., Any]) -> list[Match]:
+    """The places that names, nodes, a text or a function mean. No node is in two of them.
 
     Raises:
         InputError: there is none, or what is between the nodes of each is used elsewhere.
     """
-    if isinstance(what, str) and not is_text(what):
-        scopes = {id(n): scope for scope, n in scoped_nodes(model)}
-        return [_single(node, scopes[id(node)]) for node in chosen_nodes(model, what)]
-    if not isinstance(what, str) and not callable(what):
-        raise InputError(f"{what!r} is no name, text or function", next_step=f"write a pattern like {EXAMPLE}")
     blocked: list[str] = []
-    if isinstance(what, str):
+    if callable(what):
+        name, found = "the function", python_matches(model, what, blocked)
+    elif isinstance(what, str) and is_text(what):
         pattern = parse(what)
         _check_pattern(pattern)
-        title, found = pattern.title, matches(model, pattern, blocked)
+        name, found = pattern.title, matches(model, pattern, blocked)
     else:
-        title, found = "the function", python_matches(model, what, blocked)
+        scopes = {id(n): scope for scope, n in scoped_nodes(model)}
+        return [_single(node, scopes[id(node)]) for node in chosen_nodes(model, what)]
     if not found:
-        raise _none(title, blocked)
+        raise _none(name, blocked)
     return found
 
 

@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 import onnx_ir as ir
 
 from torchport.editing.make_dynamic.edit import free
+from torchport.editing.selection import Tensor
 from torchport.editing.transaction import in_place, unproves
 from torchport.errors import InputError, did_you_mean
-from torchport.irtools.dims import dim_names, dim_with, evaluated, symbols
+from torchport.irtools.dims import dim_names, dim_with, evaluated, plain_dims, symbols
 from torchport.irtools.inference import contradiction
-from torchport.irtools.names import unknown
+from torchport.irtools.names import check_owned, unknown
 from torchport.irtools.shapes import Shapes
 from torchport.irtools.traversal import all_values, own_values
 
@@ -104,7 +105,7 @@ def _fix(model: ir.Model, places: Sequence[tuple[str, int]], size: int) -> int:
 
 
 @in_place
-def set_shape(model: ir.Model, tensor: str, shape: Sequence[Dim]) -> int:
+def set_shape(model: ir.Model, tensor: Tensor, shape: Sequence[Dim | ir.SymbolicDim] | ir.Shape) -> int:
     """State the shape of a tensor.
 
     An input's dimensions are set as by `set_dim`: numbers fix them, names make them dynamic, None leaves them. For any
@@ -112,8 +113,8 @@ def set_shape(model: ir.Model, tensor: str, shape: Sequence[Dim]) -> int:
 
     Args:
         model: changed in place.
-        tensor: the name of an input, an output or a tensor inside.
-        shape: numbers, names, and None for what nobody knows.
+        tensor: an input, an output or a tensor inside, or its name.
+        shape: numbers, names, and None for what nobody knows; or an `ir.Shape`.
 
     Returns:
         How many shapes and nodes were changed.
@@ -126,24 +127,28 @@ def set_shape(model: ir.Model, tensor: str, shape: Sequence[Dim]) -> int:
     """
     value = _tensor(model, tensor)
     own = value.is_graph_input() and value.graph is model.graph and value.shape is not None
-    dims = [_read(d) if own and d is not None else d for d in shape]
+    stated = plain_dims(shape)
+    dims = [_read(d) if own and d is not None else d for d in stated]
     if value.shape is not None and len(value.shape) != len(dims):
         raise InputError(
-            f"'{tensor}' has rank {len(value.shape)} ({value.shape}), {list(shape)} has {len(dims)}",
+            f"'{value.name}' has rank {len(value.shape)} ({value.shape}), {stated} has {len(dims)}",
             next_step="give as many dimensions as it has",
         )
     if value.is_initializer() and not value.is_graph_input():
-        raise InputError(f"'{tensor}' is a weight: its data says its shape", next_step="replace the weight")
+        raise InputError(f"'{value.name}' is a weight: its data says its shape", next_step="replace the weight")
     if own:
         return _set_input(model, value, dims)
     return _state(model, value, dims)
 
 
-def _tensor(model: ir.Model, name: str) -> ir.Value:
+def _tensor(model: ir.Model, given: Tensor) -> ir.Value:
+    if isinstance(given, ir.Value):
+        check_owned(model, given)
+        return given
     found = {str(v.name): v for v in reversed(list(all_values(model)))}
-    if name not in found:
-        raise unknown(name, "tensor", found)
-    return found[name]
+    if given not in found:
+        raise unknown(given, "tensor", found)
+    return found[given]
 
 
 def _set_input(model: ir.Model, value: ir.Value, dims: Sequence[Dim]) -> int:
@@ -169,14 +174,13 @@ def _state(model: ir.Model, value: ir.Value, dims: Sequence[Dim]) -> int:
                 f"axis {axis} of '{value.name}' is {fixed}, and cannot be stated as {new}",
                 next_step="change the dimension of the input it comes from, with set_dim",
             )
-    return checked(model, lambda one: _put(one, value, dims, stated), f"'{value.name}' cannot be {list(dims)}")
+    return checked(model, lambda: _put(value, dims, stated), f"'{value.name}' cannot be {list(dims)}")
 
 
-def _put(model: ir.Model, value: ir.Value, dims: Sequence[Dim], stated: Sequence[Dim]) -> int:
-    own = _tensor(model, str(value.name))
+def _put(value: ir.Value, dims: Sequence[Dim], stated: Sequence[Dim]) -> int:
     new = [b if a is None else a for a, b in zip(dims, stated, strict=True)]
-    changed = own.shape is None or list(own.shape) != new
-    own.shape = ir.Shape(new)
+    changed = value.shape is None or list(value.shape) != new
+    value.shape = ir.Shape(new)
     return int(changed)
 
 
@@ -205,18 +209,16 @@ def replace_dim(model: ir.Model, name: str, to: int | str) -> int:
         raise InputError(
             f"the model has a dimension '{to}' already", next_step=f"take another name, or fix '{name}' and '{to}'"
         )
-    return checked(model, lambda one: _write(one, name, to), f"'{name}' cannot be {to}")
+    return checked(model, lambda: _write(model, name, to), f"'{name}' cannot be {to}")
 
 
-def checked(model: ir.Model, change: Callable[[ir.Model], int], what: str) -> int:
-    """Make a change if, on a copy, the shapes still agree with each other after it."""
-    if contradiction(model) is None:
-        trial = model.clone()
-        change(trial)
-        wrong = contradiction(trial)
-        if wrong is not None:
-            raise InputError(f"{what}: {wrong}", next_step="give a size that fits the model's weights and constants")
-    changed = change(model)
+def checked(model: ir.Model, change: Callable[[], int], what: str) -> int:
+    """Make a change, and refuse it if the shapes do not agree with each other any more."""
+    sound = contradiction(model) is None
+    changed = change()
+    wrong = contradiction(model) if sound else None
+    if wrong is not None:
+        raise InputError(f"{what}: {wrong}", next_step="give a size that fits the model's weights and constants")
     _work_out(model)
     return changed
 

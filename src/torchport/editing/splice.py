@@ -41,7 +41,8 @@ class Grafting:
         scope: Scope,
         schema: Any,
     ) -> list[ir.Value | None]:
-        """What a user means by inputs: variables, names of tensors, or numbers, which become constants."""
+        """Return the inputs that a user gives: variables, tensors, their names, or numbers, which become constants."""
+        names.check_owned(self.model, *(one for one in given if isinstance(one, ir.Value)))
         found: list[ir.Value | None] = []
         kinds: dict[str, ir.DataType] = {}
         for index, one in enumerate(given):

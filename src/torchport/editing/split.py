@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from torchport.editing.extract import cut
+from torchport.editing.extract import Place, cut, listed
+from torchport.editing.selection import Tensor
 from torchport.errors import InputError
-from torchport.files import onnx_files
-from torchport.irtools.names import Names
+from torchport.files.onnx_files import ModelLike, as_model
+from torchport.irtools.names import Names, check_owned
 from torchport.irtools.traversal import used_values
 
 
-def split(model: ir.Model | str | os.PathLike[str], at: Sequence[str] | int) -> list[ir.Model]:
+def split(model: ModelLike, at: Tensor | Sequence[Tensor] | int) -> list[ir.Model]:
     """Consecutive parts. Each takes by name what the model takes and earlier parts give.
 
     Args:
         model: a model or a file.
-        at: tensors at which a part ends, in the order of the graph; or a number of parts of even cost (bytes of weights
-            and of activations, where their sizes are known).
+        at: tensors at which a part ends, or their names, in the order of the graph; or a number of parts of even cost
+            (bytes of weights and of activations, where their sizes are known).
 
     Raises:
         InputError: a tensor is unknown, or there are fewer places than parts.
@@ -29,9 +29,9 @@ def split(model: ir.Model | str | os.PathLike[str], at: Sequence[str] | int) -> 
     Example:
         >>> first, second = tp.graph.split("model.onnx", at=["relu_4"])
     """
-    whole = onnx_files.load(model) if isinstance(model, (str, os.PathLike)) else model
+    whole = as_model(model)
     nodes = list(whole.graph)
-    groups = _even(nodes, at) if isinstance(at, int) else _at(whole, nodes, at)
+    groups = _even(nodes, at) if isinstance(at, int) else _at(whole, nodes, listed(at))
     parts: list[ir.Model] = []
     known = {v: None for v in whole.graph.inputs if not v.is_initializer()}
     for place, group in enumerate(groups):
@@ -48,12 +48,13 @@ def split(model: ir.Model | str | os.PathLike[str], at: Sequence[str] | int) -> 
     return parts
 
 
-def _at(model: ir.Model, nodes: list[ir.Node], tensors: Sequence[str]) -> list[list[ir.Node]]:
+def _at(model: ir.Model, nodes: list[ir.Node], tensors: Sequence[Place]) -> list[list[ir.Node]]:
     """The nodes each tensor needs beyond those before it; what is left comes last."""
     names = Names(model)
     taken: set[ir.Node] = set()
     groups: list[list[ir.Node]] = []
-    for tensor in tensors:
+    check_owned(model, *(one for one in tensors if not isinstance(one, str)))
+    for tensor in (one if isinstance(one, str) else str(one.name) for one in tensors):
         needed = _before(names.value(tensor))
         group = [n for n in nodes if n in needed and n not in taken]
         if not group:

@@ -16,8 +16,9 @@ import onnx_ir as ir
 from torchport.editing.cleanup import take_out
 from torchport.editing.rename import expanded
 from torchport.editing.retype import infer_again
+from torchport.editing.selection import Tensor, tensor_name
 from torchport.editing.transaction import attempt, in_place, unproves
-from torchport.errors import InputError, close_names
+from torchport.errors import FileError, InputError, close_names
 from torchport.inputs.arrays import reading, same_dtype, tensor_for
 from torchport.irtools.dims import change_dims, evaluated
 from torchport.irtools.inference import inferred
@@ -31,7 +32,10 @@ from torchport.tensors import Array, is_torch, numpy_dtype, to_numpy
 @in_place
 @unproves
 def set_weights(
-    model: ir.Model, source: str | os.PathLike[str] | Mapping[str, Any], *, names: Mapping[str, str] | None = None
+    model: ir.Model,
+    source: str | os.PathLike[str] | Mapping[str | ir.Value, Any],
+    *,
+    names: Mapping[str, str] | None = None,
 ) -> int:
     """Give weights other numbers, by name. Weights that the source does not have stay.
 
@@ -41,7 +45,8 @@ def set_weights(
 
     Args:
         model: changed in place.
-        source: a ``.safetensors`` or ``.npz``, or arrays or tensors by name: a state dict, say.
+        source: a ``.safetensors``, ``.npz`` or ``.pt``, or arrays or tensors by weight or by its name: a state dict,
+            say. A ``.pt`` is read with ``weights_only=True``.
         names: what a tensor of the source is called in the model, where that differs; ``{"model.*": "*"}`` too.
 
     Returns:
@@ -56,7 +61,8 @@ def set_weights(
         >>> tp.graph.set_weights(model, net.state_dict())
     """
     weights = _weights(model)
-    with _opened(source) as tensors:
+    given = source if not isinstance(source, Mapping) else {tensor_name(model, k): v for k, v in source.items()}
+    with _opened(given) as tensors:
         targets = _targets(list(tensors), weights, names or {})
         new = {name: _fitted(weights[name][0], tensors[key], key) for key, name in targets.items()}
     for name, tensor in new.items():
@@ -79,15 +85,39 @@ def _opened(source: str | os.PathLike[str] | Mapping[str, Any]) -> Iterator[Mapp
         yield source
         return
     path = Path(source)
+    if path.suffix in (".pt", ".pth", ".bin"):
+        yield _state_dict(path)
+        return
     if path.suffix not in (".safetensors", ".npz"):
         raise InputError(
-            f"weights come from a .safetensors or .npz, not from '{path.name}'",
-            next_step="the command line takes a .pt too; in Python give torch.load(path, weights_only=True)",
+            f"weights come from a .safetensors, .npz or .pt, not from '{path.name}'",
+            next_step="give arrays by name: set_weights(model, {name: array})",
         )
     with reading(path):
         opened = contextlib.nullcontext(_safetensors(path)) if path.suffix == ".safetensors" else np.load(path)
     with reading(path), opened as tensors:
         yield tensors
+
+
+_SAVE_WEIGHTS = "save them with torch.save(model.state_dict(), path)"
+
+
+def _state_dict(path: Path) -> dict[str, Any]:
+    """The tensors of a PyTorch file; torch is imported for these files only."""
+    import torch
+
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError as error:
+        raise FileError("the file is missing", where=str(path), next_step="check the path") from error
+    except Exception as error:  # torch.load has no class of error of its own
+        raise FileError(
+            "it holds no weights that can be read safely", where=str(path), next_step=_SAVE_WEIGHTS
+        ) from error
+    state = state.get("state_dict", state) if isinstance(state, dict) else state
+    if not isinstance(state, dict) or not all(isinstance(v, torch.Tensor) for v in state.values()):
+        raise FileError("it holds no state dict", where=str(path), next_step=_SAVE_WEIGHTS)
+    return state
 
 
 _SAFETENSORS = {
@@ -175,14 +205,14 @@ def _fitted(value: ir.Value, given: Any, key: str) -> ir.TensorProtocol:
 
 @in_place
 @unproves
-def to_input(model: ir.Model, name: str) -> int:
+def to_input(model: ir.Model, name: Tensor) -> int:
     """Make a weight, or what a Constant node gives, an input of the model. Its numbers are dropped, unread.
 
     An input that has a default value loses it, and must be given from then on.
 
     Args:
         model: changed in place.
-        name: of the tensor; it may be inside a branch or body.
+        name: the tensor or its name; it may be inside a branch or body.
 
     Returns:
         1.
@@ -194,6 +224,7 @@ def to_input(model: ir.Model, name: str) -> int:
         >>> tp.graph.to_input(model, "anchors")
     """
     value = _constant(model, name)
+    name = str(value.name)
     tensor = ir.convenience.get_const_tensor(value)
     assert tensor is not None
     node, new = value.producer(), value
@@ -212,8 +243,9 @@ def to_input(model: ir.Model, name: str) -> int:
     return 1
 
 
-def _constant(model: ir.Model, name: str) -> ir.Value:
-    found = [v for v in all_values(model.graph) if v.name == name]
+def _constant(model: ir.Model, given: Tensor) -> ir.Value:
+    name = tensor_name(model, given)
+    found = [v for v in all_values(model.graph) if v is given or v.name == given]
     if not found:
         raise _not_outside(model, name)
     value = found[0]
@@ -246,12 +278,12 @@ def _not_outside(model: ir.Model, name: str) -> InputError:
 
 @in_place
 @unproves
-def to_constant(model: ir.Model, name: str, value: Any) -> int:
+def to_constant(model: ir.Model, name: Tensor, value: Any) -> int:
     """Make an input of the model a weight. A dynamic dimension whose size that settles gets it everywhere.
 
     Args:
         model: changed in place.
-        name: of the input.
+        name: the input or its name.
         value: an array or tensor of its dtype, numbers or a list of numbers, or the path of a ``.npy``. A single
             number fills an input of fixed shape.
 
@@ -264,6 +296,7 @@ def to_constant(model: ir.Model, name: str, value: Any) -> int:
     Example:
         >>> tp.graph.to_constant(model, "threshold", 0.5)
     """
+    name = tensor_name(model, name)
     inputs = {str(v.name): v for v in model.graph.inputs}
     if name not in inputs:
         raise unknown(name, "input", inputs)

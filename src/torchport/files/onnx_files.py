@@ -17,9 +17,10 @@ from pathlib import Path
 
 import onnx
 import onnx_ir as ir
-from onnx import ModelProto
+from onnx import ModelProto, TensorProto
 
-from torchport.errors import FileError, SaveError, TorchportError, first_line
+from torchport.errors import FileError, InputError, SaveError, TorchportError, first_line
+from torchport.facade import shown
 from torchport.files import reader, writer
 from torchport.files.commit import commit, staging
 from torchport.files.external_data import check_external
@@ -29,23 +30,44 @@ from torchport.files.unknown_fields import remember
 from torchport.files.validation import BROKEN, check_well_formed
 from torchport.files.writer import draft_inside, draft_outside
 from torchport.irtools.metadata import unmarked
-from torchport.irtools.serialization import unread_tensors, weights
+from torchport.irtools.names import own_tensor
+from torchport.irtools.serialization import proto_tensors, unread_tensors, weights
 from torchport.irtools.traversal import bodies
 from torchport.process import uncollected
 
+ModelLike = ir.Model | ModelProto | str | os.PathLike[str]
 INLINE_LIMIT = 3 * 2**29  # 1.5 GiB of weights: below protobuf's 2 GiB, with room for the graph
 
 
-def load(path: str | os.PathLike[str]) -> ir.Model:
+def load(path: str | os.PathLike[str] | ModelProto) -> ir.Model:
     """Open an ONNX file, trusting nothing in it.
 
     Weights in a data file are mapped into memory when they are first read, and not before.
+
+    Args:
+        path: the file; or a message, which is checked in the same way, is not changed and keeps its weights.
 
     Raises:
         FileError: the file is missing, broken, of another format, or needs a newer onnx.
         UnsafeFileError: it reaches outside its folder or lies about sizes.
     """
-    return _opened(path, reader.parse)
+    return _of_message(path) if isinstance(path, ModelProto) else _opened(path, reader.parse)
+
+
+def as_model(given: ModelLike) -> ir.Model:
+    """Return a model in memory as it is, and one in a file or message as `load` does.
+
+    Raises:
+        InputError: it is no model.
+    """
+    if isinstance(given, (ModelProto, str, os.PathLike)):
+        return load(given)
+    if not isinstance(given, ir.Model):
+        raise InputError(
+            f"{shown(given)} is no model",
+            next_step="give the path of an ONNX file, an onnx_ir.Model or an onnx.ModelProto",
+        )
+    return given
 
 
 def load_between(path: str | os.PathLike[str], inputs: Sequence[str], outputs: Sequence[str]) -> ir.Model:
@@ -68,16 +90,31 @@ def load_between(path: str | os.PathLike[str], inputs: Sequence[str], outputs: S
     return _opened(path, parse)
 
 
-def _opened(path: str | os.PathLike[str], parse: Callable[[bytes, Path], ModelProto]) -> ir.Model:
-    source = Path(path)
-    content = reader.read(source)
+def _of_message(proto: ModelProto) -> ir.Model:
+    """The model of a message, with tensors of its own: onnx_ir would rename those of the message with the model's."""
+    source = Path("the ModelProto")
+    outside = [
+        t.name for t in proto_tensors(proto) if isinstance(t, TensorProto) and t.data_location == TensorProto.EXTERNAL
+    ]
+    if outside:
+        raise FileError(
+            f"the weights of '{outside[0]}' are in a data file, and a message does not say in which folder",
+            next_step="give the path of the file; or load the data too, which onnx.load does",
+        )
+    with _readable(source):
+        check_external(proto, Path(), source=source)
+        model = _to_model(proto, None, in_order=check_well_formed(proto, str(source)))
+    for value in (v for graph in model.graphs() for v in graph.initializers.values()):
+        if value.const_value is not None:
+            value.const_value = own_tensor(value.const_value, str(value.name))
+    return model
+
+
+@contextlib.contextmanager
+def _readable(source: Path) -> Iterator[None]:
+    """Turn what other libraries raise on a broken model into a `FileError`."""
     try:
-        proto = parse(content, source)
-        del content
-        folder = source.parent.absolute()
-        check_external(proto, folder, source=source)
-        in_order = check_well_formed(proto, str(source))
-        return _to_model(proto, folder, in_order=in_order)
+        yield
     except TorchportError:
         raise
     except Exception as error:
@@ -85,18 +122,31 @@ def _opened(path: str | os.PathLike[str], parse: Callable[[bytes, Path], ModelPr
         raise FileError(f"cannot be read as a model: {reason}", where=str(source), next_step=BROKEN) from error
 
 
-def _to_model(proto: ModelProto, folder: Path, *, in_order: bool) -> ir.Model:
+def _opened(path: str | os.PathLike[str], parse: Callable[[bytes, Path], ModelProto]) -> ir.Model:
+    source = Path(path)
+    content = reader.read(source)
+    with _readable(source):
+        proto = parse(content, source)
+        del content
+        folder = source.parent.absolute()
+        check_external(proto, folder, source=source)
+        in_order = check_well_formed(proto, str(source))
+        return _to_model(proto, folder, in_order=in_order)
+
+
+def _to_model(proto: ModelProto, folder: Path | None, *, in_order: bool) -> ir.Model:
     with uncollected():
         model = ir.from_proto(proto)
         remember(proto, model)
     for body in bodies(model):
-        ir.external_data.set_base_dir(body, folder)
+        if folder is not None:
+            ir.external_data.set_base_dir(body, folder)
         if not in_order:
             body.sort()  # raises if there is a cycle
     return model
 
 
-def save(model: ir.Model, path: str | os.PathLike[str], *, external: bool | None = None, check: bool = True) -> Path:
+def save(model: ModelLike, path: str | os.PathLike[str], *, external: bool | None = None, check: bool = True) -> Path:
     """Write a model to disk, whole or not at all; a model already there stays until the new one is complete.
 
     The data file, if any, is `<stem>.<first 16 digits of its sha256>.data`. The data file of the model it
@@ -115,7 +165,7 @@ def save(model: ir.Model, path: str | os.PathLike[str], *, external: bool | None
     Raises:
         SaveError: it cannot be written there, the disk is full, or it is no valid model.
     """
-    target = check_target(path)
+    model, target = as_model(model), check_target(path)
     size = weight_bytes(model)
     outside = size > INLINE_LIMIT if external is None else external
     if outside:  # where weights that are one object are written once

@@ -11,7 +11,7 @@ from typing import Any
 import onnx_ir as ir
 
 from torchport.errors import FileError, OptionError, TorchportError, did_you_mean
-from torchport.files import onnx_files
+from torchport.files.onnx_files import ModelLike, as_model
 from torchport.files.validation import BROKEN
 from torchport.inspection.cost import measured
 from torchport.inspection.description import (
@@ -34,7 +34,7 @@ from torchport.process import silence
 from torchport.results import TensorInfo
 
 
-def describe(model: ir.Model | str | os.PathLike[str], *, at: Mapping[str, int] | None = None) -> Description:
+def describe(model: ModelLike, *, at: Mapping[str, int] | None = None) -> Description:
     """What a model is made of: interface, weights, operators, cost of a run, and the modules it came from.
 
     No weight is read.
@@ -66,7 +66,7 @@ def reading(model: object) -> Iterator[None]:
     except TorchportError:
         raise
     except Exception as error:
-        where = None if isinstance(model, ir.Model) else str(model)
+        where = str(model) if isinstance(model, (str, os.PathLike)) else None
         reason = (str(error).strip().splitlines() or [""])[0][:200]
         raise FileError(f"cannot be read: {type(error).__name__}, {reason}", where=where, next_step=BROKEN) from error
 
@@ -108,11 +108,9 @@ def _describe(loaded: ir.Model, path: str, at: Mapping[str, int]) -> Description
     )
 
 
-def opened(model: ir.Model | str | os.PathLike[str]) -> tuple[ir.Model, str]:
-    """The model, and the path of the file it is from."""
-    if isinstance(model, (str, os.PathLike)):
-        return onnx_files.load(model), os.fspath(model)
-    return model, ""
+def opened(model: ModelLike) -> tuple[ir.Model, str]:
+    """Return the model, and the path of the file it is from."""
+    return as_model(model), os.fspath(model) if isinstance(model, (str, os.PathLike)) else ""
 
 
 def _info(value: ir.Value) -> TensorInfo:

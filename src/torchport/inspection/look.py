@@ -6,7 +6,6 @@ import collections
 import dataclasses
 import functools
 import math
-import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePath
@@ -16,9 +15,11 @@ import numpy as np
 import onnx_ir as ir
 
 from torchport.errors import InputError, OptionError, close_names
+from torchport.files.onnx_files import ModelLike
 from torchport.inspection.describe import opened, reading, weight_tensor
 from torchport.inspection.description import to_json
 from torchport.irtools.metadata import module_of, origin_of
+from torchport.irtools.names import check_owned
 from torchport.irtools.shapes import Shapes
 from torchport.irtools.traversal import all_nodes, all_values, graphs, subgraphs, used_values
 from torchport.irtools.types import dtype_name, operator_name, type_text
@@ -135,22 +136,29 @@ View = NodeView | TensorView | ModuleView
 
 
 def look(
-    model: ir.Model | str | os.PathLike[str],
+    model: ModelLike,
     *,
-    node: str | None = None,
-    tensor: str | None = None,
+    node: str | ir.Node | None = None,
+    tensor: str | ir.Value | None = None,
     module: str | None = None,
 ) -> View:
     """One node, tensor or module with its neighbors. Of all weights, only the tensor's own is read.
 
+    Args:
+        model: a model or a file.
+        node: a node or its name, or the name of a value that it makes.
+        tensor: a tensor or its name.
+        module: the path of a module of the PyTorch model.
+
     Raises:
         InputError: there is none of that name; the message has the close ones.
-        OptionError: not exactly one of the three was asked for.
+        OptionError: not exactly one of the three was given.
     """
     if sum(name is not None for name in (node, tensor, module)) != 1:
         raise OptionError("give one of node, tensor and module", next_step='look(model, node="conv1")')
     with reading(model):
         loaded, path = opened(model)
+        check_owned(loaded, *(one for one in (node, tensor) if isinstance(one, (ir.Node, ir.Value))))
         if node is not None:
             return _node_view(loaded, node, path)
         if tensor is not None:
@@ -171,11 +179,12 @@ def missing(kind: str, name: str, known: Iterable[str], path: str) -> InputError
     )
 
 
-def _node_view(model: ir.Model, name: str, path: str) -> NodeView:
+def _node_view(model: ir.Model, name: str | ir.Node, path: str) -> NodeView:
     nodes = list(all_nodes(model))
-    found = [n for n in nodes if n.name == name] or [n for n in nodes if any(v.name == name for v in n.outputs)]
+    found = [n for n in nodes if n is name or n.name == name]
+    found = found or [n for n in nodes if any(v.name == name for v in n.outputs)]
     if not found:
-        raise missing("node", name, (n.name or "" for n in nodes), path)
+        raise missing("node", str(name), (n.name or "" for n in nodes), path)
     one, readers, typed = found[0], _readers(nodes), _Types(model)
     origin = origin_of(one)
     return NodeView(
@@ -190,17 +199,17 @@ def _node_view(model: ir.Model, name: str, path: str) -> NodeView:
     )
 
 
-def _tensor_view(model: ir.Model, name: str, path: str) -> TensorView:
+def _tensor_view(model: ir.Model, name: str | ir.Value, path: str) -> TensorView:
     nodes = list(all_nodes(model))
     values = [v for v in all_values(model.graph) if v.name]
-    value = next((v for v in values if v.name == name), None)
+    value = next((v for v in values if v is name or v.name == name), None)
     if value is None:
-        raise missing("tensor", name, (str(v.name) for v in values), path)
+        raise missing("tensor", str(name), (str(v.name) for v in values), path)
     producer = value.producer()
     held = weight_tensor(value)
     origin = origin_of(producer) if producer is not None else Origin()
     return TensorView(
-        name=name,
+        name=str(value.name),
         type=_Types(model)(value),
         kind=_kind(value, held),
         producer=_named(producer) if producer is not None else "",

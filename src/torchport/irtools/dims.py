@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -130,6 +130,11 @@ def dim_with(text: str, names: Mapping[str, str]) -> str:
         return match.group() if _CALLED.match(text, match.end()) else names.get(match.group(), match.group())
 
     return IDENTIFIER.sub(one, text)
+
+
+def plain_dims(shape: Iterable[int | str | ir.SymbolicDim | None]) -> list[int | str | None]:
+    """Return the dimensions of a shape as numbers, names, and None for those that nobody knows."""
+    return [d.value if isinstance(d, ir.SymbolicDim) else d for d in shape]
 
 
 def change_dims(value: ir.Value, change: Callable[[str], str | int]) -> bool:

@@ -8,13 +8,30 @@ from collections.abc import Container, Iterable, Iterator
 import onnx_ir as ir
 
 from torchport.errors import InputError, did_you_mean
-from torchport.irtools.traversal import graphs, own_values, subgraphs
+from torchport.irtools.traversal import all_nodes, all_values, graphs, own_values, subgraphs
 from torchport.irtools.types import _operator
 
 
 def where(node: ir.Node) -> str:
     """How an error names a node."""
     return f"node '{node.name}' ({_operator(node)})"
+
+
+def check_owned(model: ir.Model, *given: ir.Node | ir.Value) -> None:
+    """Check that nodes and values are of a model, in its graph, a branch, a body or a function.
+
+    Raises:
+        InputError: one is of another model, or of none.
+    """
+    nodes = set(all_nodes(model)) if any(isinstance(one, ir.Node) for one in given) else set()
+    values = set(all_values(model)) if any(isinstance(one, ir.Value) for one in given) else set()
+    for one in given:
+        if one not in nodes and one not in values:
+            title = where(one) if isinstance(one, ir.Node) else f"tensor '{one.name}'"
+            raise InputError(
+                f"{title} is not of this model",
+                next_step="give one of this model; what an edit has taken out is of no model",
+            )
 
 
 def fresh(name: str, taken: Container[str]) -> str:
@@ -48,7 +65,14 @@ def own_tensor(tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
         )
     if tensor.dtype == ir.DataType.STRING:
         return ir.StringTensor(tensor.numpy(), shape=tensor.shape, name=name)  # type: ignore[arg-type]
-    return ir.LazyTensor(lambda: tensor, dtype=tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=name)
+    return ir.LazyTensor(
+        lambda: tensor,
+        dtype=tensor.dtype,
+        shape=ir.Shape(tensor.shape.numpy()),
+        name=name,
+        doc_string=tensor.doc_string,
+        metadata_props=dict(tensor.metadata_props),
+    )
 
 
 def rename(value: ir.Value, name: str) -> None:
@@ -85,7 +109,7 @@ class Names:
 
     def __init__(self, model: ir.Model) -> None:
         graph = model.graph
-        self._model = model
+        self.graph, self._model = graph, model
         self.values: dict[str, ir.Value] = {str(v.name): v for v in (*graph.inputs, *graph.initializers.values())}
         self.nodes: dict[str, ir.Node] = {}
         for node in graph:

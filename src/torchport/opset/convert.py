@@ -19,6 +19,7 @@ import onnx
 import onnx_ir as ir
 
 from torchport.errors import OpsetError, OptionError
+from torchport.files.onnx_files import ModelLike, as_model
 from torchport.irtools.inference import infer_missing
 from torchport.irtools.names import FreshNames
 from torchport.irtools.traversal import all_nodes, bodies, inlined, opset_of
@@ -49,7 +50,7 @@ def check_range(opset: int) -> None:
     raise OptionError(what, next_step=f"ask for {SUPPORTED.stop - 1} or install a newer onnx")
 
 
-def convert(model: ir.Model, target: int) -> ir.Model:
+def convert(model: ModelLike, target: int) -> ir.Model:
     """A model of opset `target` that means the same.
 
     Branches, loop bodies and local functions are converted too. Where that fails, functions are inlined and small
@@ -57,7 +58,7 @@ def convert(model: ir.Model, target: int) -> ir.Model:
     The given model is left as it is; weights are shared, not copied.
 
     Args:
-        model: the model as it is.
+        model: a model or a file.
         target: the default domain's opset to have.
 
     Returns:
@@ -68,6 +69,7 @@ def convert(model: ir.Model, target: int) -> ir.Model:
         OpsetError: some operator cannot be expressed there; `blockers` names them, `nearest` is what would work.
     """
     check_range(target)
+    model = as_model(model)
     refusals: list[OpsetError] = []
     for prepared in _preparations(model):
         converted, blockers = _attempt(prepared, target)

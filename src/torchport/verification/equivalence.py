@@ -63,7 +63,7 @@ def prove_same(
         libraries: operator libraries they may load.
 
     Example:
-        >>> prove_same("model.onnx", tp.graph.edit(tp.graph.load("model.onnx"), ["fold"])).passed
+        >>> prove_same("model.onnx", tp.graph.fold("model.onnx")).passed
         True
 
     Raises:

@@ -230,7 +230,7 @@ def test_weights_inside_branches_are_set() -> None:
         ({"w": W.astype(np.float16)}, {}, "is float32, what is given is float16"),
         ({"a": W}, {"b": "w"}, "source has no tensor 'b'"),
         ({"a": W, "w": W}, {"a": "w"}, "two tensors of the source are for one weight"),
-        ("weights.pt", {}, "not from 'weights.pt'"),
+        ("weights.h5", {}, "not from 'weights.h5'"),
     ],
 )
 def test_weights_that_do_not_fit_are_refused_and_change_nothing(source: Any, names: Any, words: str) -> None:

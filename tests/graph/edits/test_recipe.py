@@ -47,7 +47,7 @@ def run(model: ir.Model, **feeds: Any) -> Any:
 
 def test_edits_are_applied_in_the_order_of_the_recipe(model: ir.Model) -> None:
     recipe = [{"bypass": "devtech::FooOp"}, {"rename": {"x": "image"}}, {"insert": "Neg after image"}, "sort"]
-    done = tp.graph.edit(model, recipe)
+    done = tp.graph.edit(model, recipe).model
     assert [n.op_type for n in done.graph] == ["Neg", "Relu", "Mul", "Tanh"]
     assert np.array_equal(run(done, image=[[-1, 0, 1, 2]]), np.tanh(np.array([[1, 0, 0, 0]], np.float32)))
 
@@ -55,7 +55,7 @@ def test_edits_are_applied_in_the_order_of_the_recipe(model: ir.Model) -> None:
 def test_a_recipe_is_read_from_yaml(model: ir.Model, tmp_path: Path) -> None:
     path = tmp_path / "changes.yaml"
     path.write_text("# what we ship\n- bypass: [devtech::FooOp, last]\n- set_dim: {batch: 2}\n- sort\n")
-    done = tp.graph.edit(model, path)
+    done = tp.graph.edit(model, path).model
     assert [n.op_type for n in done.graph] == ["Relu", "Mul"]
     assert list(done.graph.inputs[0].shape or ()) == [2, 4]
 
@@ -100,8 +100,8 @@ def test_names_that_look_like_numbers_are_names() -> None:
 
 
 def test_an_opset_may_be_text_or_number(model: ir.Model) -> None:
-    assert tp.graph.edit(model, [{"set-opset": "19"}]).opset_imports[""] == 19
-    assert tp.graph.edit(model, [{"set-opset": 20}]).opset_imports[""] == 20
+    assert tp.graph.edit(model, [{"set-opset": "19"}]).model.opset_imports[""] == 19
+    assert tp.graph.edit(model, [{"set-opset": 20}]).model.opset_imports[""] == 20
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_an_opset_may_be_text_or_number(model: ir.Model) -> None:
         ({"bypas": "x"}, "there is no edit 'bypas'", "did you mean bypass?"),
         ({"bypass": None}, "the edit 'bypass' takes NODE, not 'None'", "Take a node out: what it gets goes on."),
         ({"bypass": []}, "the edit 'bypass' takes NODE, not '[]'", "Take a node out: what it gets goes on."),
-        ({"bypass": [None]}, "'node' of the edit 'bypass' is a text, not 'None'", "give a text"),
+        ({"bypass": [None]}, "'node' of the edit 'bypass' is a text or a list, not 'None'", "give a text or a list"),
         ({"bypass": True}, "the edit 'bypass' takes NODE, not 'True'", "Take a node out: what it gets goes on."),
         ({"rename": {}}, "the edit 'rename' takes OLD=NEW, not '{}'", "A tensor, node or dimension; enc.*=encoder.*"),
         ({"rename": {"x": True}}, "'names' of the edit 'rename' is a mapping, not \"{'x': True}\"", "give a mapping"),
@@ -211,7 +211,7 @@ def test_a_recipe_that_is_missing_binary_or_huge_is_refused(tmp_path: Path) -> N
 )
 def test_the_proof_is_dropped_when_more_than_names_changed(model: ir.Model, edit: Any, kept: bool) -> None:
     model.metadata_props["torchport.proof"] = "{}"
-    done = tp.graph.edit(model, [edit])
+    done = tp.graph.edit(model, [edit]).model
     assert ("torchport.proof" in done.metadata_props) is kept
 
 
@@ -227,7 +227,7 @@ def test_a_pattern_says_which_places_it_passes_over() -> None:
 def test_a_constant_made_of_an_input_can_be_folded() -> None:
     text = """<ir_version: 9, opset_import: ["": 18]>
     g (float[2] x, float[2] a, float[2] b) => (float[2] y) { c = Add(a, b)  y = Mul(x, c) }"""
-    model = tp.graph.edit(ir.from_onnx_text(text), [{"to-constant": {"a": 1.0, "b": [2, 3]}}, "fold"])
+    model = tp.graph.edit(ir.from_onnx_text(text), [{"to-constant": {"a": 1.0, "b": [2, 3]}}, "fold"]).model
     assert [n.op_type for n in model.graph] == ["Mul"]
     assert run(model, x=[1, 10]).tolist() == [3, 40]
 
@@ -252,3 +252,58 @@ def test_the_step_that_is_refused_is_named(model: ir.Model) -> None:
 def test_an_input_that_is_no_number_is_refused(model: ir.Model) -> None:
     with pytest.raises(InputError, match=r"\{'a': 1\} is no tensor of numbers"):
         tp.graph.edit(model, [{"insert": {"node": "Clip", "after": "a", "inputs": [{"a": 1}]}}])
+
+
+PLAIN = """<ir_version: 9, opset_import: ["": 18]>
+g (float[batch,4] x) => (float[batch,4] y) { [first] a = Relu(x)  [second] b = Identity(a)  [last] y = Tanh(b) }
+"""
+
+
+def test_a_verified_recipe_returns_its_proof() -> None:
+    model = ir.from_onnx_text(PLAIN)
+    model.metadata_props["torchport.proof"] = "{}"
+    done = tp.graph.edit(model, [{"bypass": "Identity"}, {"rename": {"x": "image"}}], verify=True)
+    assert done.model is model
+    assert [(one.edit, one.changed) for one in done.edits] == [("bypass: Identity", 1), ("rename: x=image", 1)]
+    assert done.proof is not None
+    assert done.proof.passed
+    assert [n.op_type for n in model.graph] == ["Relu", "Tanh"]
+
+
+def test_a_recipe_that_changes_the_outputs_is_refused_and_leaves_the_model_as_it_was() -> None:
+    model = ir.from_onnx_text(PLAIN)
+    before = ir.to_proto(model).SerializeToString(deterministic=True)
+    with pytest.raises(tp.ProofError, match="does not answer as before") as raised:
+        tp.graph.edit(model, [{"rename": {"x": "image"}}, {"replace": "Relu by Neg"}], verify=True)
+    assert not raised.value.proof.passed
+    assert ir.to_proto(model).SerializeToString(deterministic=True) == before
+
+
+def test_given_inputs_are_those_that_are_verified() -> None:
+    """Relu and Abs agree on what is not negative, and differ on the inputs that are made up."""
+    recipe = [{"replace": "Relu by Abs"}]
+    model = ir.from_onnx_text(PLAIN.replace("batch", "2"))
+    with pytest.raises(tp.ProofError):
+        tp.graph.edit(model, recipe, verify=True)
+    with pytest.raises(InputError, match="the changed model has no input 'z'"):
+        tp.graph.edit(model, recipe, verify=True, inputs={"z": np.zeros((2, 4), np.float32)})
+    with pytest.raises(tp.ProofError) as raised:
+        tp.graph.edit(model, recipe, verify=True, inputs={"x": np.full((2, 4), -1, np.float32)})
+    assert raised.value.proof.cases[0].verdict == "fail"
+
+
+def test_a_file_is_edited_and_verified_without_being_changed(tmp_path: Path) -> None:
+    path = tp.graph.save(ir.from_onnx_text(PLAIN), tmp_path / "model.onnx")
+    before = path.read_bytes()
+    done = tp.graph.edit(path, [{"set-opset": 20}, "fold"], verify=True)
+    assert done.model.opset_imports[""] == 20
+    assert path.read_bytes() == before
+
+
+def test_weights_of_a_pytorch_file_are_set_from_python_too(tmp_path: Path) -> None:
+    import torch
+
+    model = ir.from_onnx_text(MODEL)
+    torch.save({"w": torch.zeros(4)}, tmp_path / "weights.pt")
+    assert tp.graph.set_weights(model, tmp_path / "weights.pt") == 1
+    assert not model.graph.initializers["w"].const_value.numpy().any()  # type: ignore[union-attr]

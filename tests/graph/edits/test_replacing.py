@@ -306,7 +306,6 @@ def test_an_output_left_out_stays_left_out() -> None:
         ("(x) => (y) { y = Tanh(x) }", "Neg", {}, "nothing in the model matches"),
         ("(x) => (y) { y = Relu(x) }", "(x) => (x) {}", {"inputs": ["x"]}, "are for an operator's name"),
         ("Relu", "missing.onnx", {}, "cannot be opened"),
-        (3, "Neg", {}, "3 is no name, text or function"),
     ],
 )
 def test_what_does_not_fit_is_refused_and_changes_nothing(what: Any, by: str, rest: dict[str, Any], words: str) -> None:

@@ -20,9 +20,11 @@ from torchport.editing.preprocessing.steps import (
     read_options,
     side_names,
 )
+from torchport.editing.selection import Tensor, tensor_name
 from torchport.editing.transaction import in_place, unproves
 from torchport.errors import InputError, did_you_mean
 from torchport.irtools.builder import Builder
+from torchport.irtools.dims import plain_dims
 from torchport.irtools.inference import infer_missing
 from torchport.irtools.names import FreshNames
 
@@ -37,9 +39,9 @@ def preprocess(
     model: ir.Model,
     steps: Sequence[Any],
     *,
-    input: str | None = None,
-    dtype: str | None = None,
-    shape: Sequence[int | str | None] | None = None,
+    input: Tensor | None = None,
+    dtype: str | ir.DataType | None = None,
+    shape: Sequence[int | str | ir.SymbolicDim | None] | ir.Shape | None = None,
 ) -> int:
     """Put steps in front of an input, in the order in which data flows; the input keeps its name.
 
@@ -58,7 +60,7 @@ def preprocess(
     Args:
         model: changed in place; as it was if a step is refused.
         steps: mappings of one step each, or names.
-        input: which one, where there are several.
+        input: which one or its name, where there are several.
         dtype: of the new input, where the steps do not say it.
         shape: of the new input, where it is to be narrower than what follows from the steps.
 
@@ -70,13 +72,16 @@ def preprocess(
         >>> tp.graph.preprocess(model, [*steps, {"transpose": "NHWC->NCHW"}])
     """
     _check_opset(model)
-    old = chosen([v for v in model.graph.inputs if not v.is_initializer()], input, "input")
+    name = None if input is None else tensor_name(model, input)
+    old = chosen([v for v in model.graph.inputs if not v.is_initializer()], name, "input")
     plan = _read(steps, _BEFORE)
     if old.is_graph_output() or old.shape is None or old.dtype is None:
         raise InputError(f"input '{old.name}' cannot be put behind steps: it is an output too, or has no type or shape")
     dims, layout = backwards(plan, list(old.shape), layout_of(old.shape), side_names(model, old))
     new = ir.Value(
-        name=old.name, shape=narrowed(dims, shape, str(old.name)), type=ir.TensorType(dtype_before(plan, dtype, old))
+        name=old.name,
+        shape=narrowed(dims, None if shape is None else plain_dims(shape), str(old.name)),
+        type=ir.TensorType(dtype_before(plan, dtype.name if isinstance(dtype, ir.DataType) else dtype, old)),
     )
     new.doc_string = old.doc_string
     base = ir.Node("", "Preprocess", [], num_outputs=1, name=f"{old.name}_preprocess")
@@ -90,7 +95,7 @@ def preprocess(
 
 @in_place
 @unproves
-def postprocess(model: ir.Model, steps: Sequence[Any], *, output: str | None = None) -> int:
+def postprocess(model: ir.Model, steps: Sequence[Any], *, output: Tensor | None = None) -> int:
     """Put steps behind an output; the result has the output's name.
 
     | step | what |
@@ -107,7 +112,7 @@ def postprocess(model: ir.Model, steps: Sequence[Any], *, output: str | None = N
     Args:
         model: changed in place; as it was if a step is refused.
         steps: mappings of one step each, or names.
-        output: which one, where there are several.
+        output: which one or its name, where there are several.
 
     Returns:
         How many nodes were added.
@@ -122,7 +127,7 @@ def postprocess(model: ir.Model, steps: Sequence[Any], *, output: str | None = N
         raise InputError(f"the step '{plan[many[0]][0]}' gives several outputs and must come last")
     _know_types(model)
     fields = read_options(plan[-1][1]) if plan[-1][0] == "nms" else {}
-    named = output or fields.get("boxes")
+    named = tensor_name(model, output) if output is not None else fields.get("boxes")
     old = chosen(list(model.graph.outputs), named, "output")
     _check_can_follow(old)
     base = ir.Node("", "Postprocess", [], num_outputs=1, name=f"{old.name}_postprocess")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
 
+from torchport.files.onnx_files import ModelLike
 from torchport.inspection.describe import opened
 from torchport.inspection.diff.result import (
     AttributeChange,
@@ -32,7 +32,7 @@ from torchport.irtools.traversal import attribute_graphs, graphs, subgraphs
 from torchport.irtools.types import dtype_name, operator_name, type_text
 
 
-def diff(a: ir.Model | str | os.PathLike[str], b: ir.Model | str | os.PathLike[str]) -> Difference:
+def diff(a: ModelLike, b: ModelLike) -> Difference:
     """What differs between two models. Weights are read piece by piece, and only where they may differ.
 
     Args:

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import onnx
-import onnx_ir as ir
 from onnx import ModelProto, TensorProto
 
 from torchport.engines import registry
 from torchport.errors import FileError, TorchportError
 from torchport.files import reader
+from torchport.files.onnx_files import ModelLike, as_model
 from torchport.files.validation import check_functions
 from torchport.inspection.lint import engine_support, names, operators
 from torchport.inspection.lint.fault import SEVERITIES, Fault, read
@@ -22,7 +22,7 @@ from torchport.irtools.serialization import proto_tensors, unread_tensors
 from torchport.process import silence
 
 
-def lint(model: ir.Model | str | os.PathLike[str], engine: str | None = None) -> list[Fault]:
+def lint(model: ModelLike, engine: str | None = None) -> list[Fault]:
     """All faults of a model, errors first.
 
     Args:
@@ -39,7 +39,7 @@ def lint(model: ir.Model | str | os.PathLike[str], engine: str | None = None) ->
         return _lint(model, engine)
 
 
-def _lint(model: ir.Model | str | os.PathLike[str], engine: str | None) -> list[Fault]:
+def _lint(model: ModelLike, engine: str | None) -> list[Fault]:
     proto, folder, found = _message(model)
     scopes = read(proto)
     found += _all(operators.data_faults, proto, folder)
@@ -61,11 +61,16 @@ _HOPELESS = ("functions", "no-graph")  # what could keep onnx busy for ever
 _BROKEN = ("duplicate-name", "missing-name", "no-name", "cycle", "unreadable")
 
 
-def _message(model: ir.Model | str | os.PathLike[str]) -> tuple[ModelProto, Path | None, list[Fault]]:
+def _message(model: ModelLike) -> tuple[ModelProto, Path | None, list[Fault]]:
     """The model as a message, the folder its data is in, and what is wrong with the data of a model in memory."""
     if isinstance(model, (str, os.PathLike)):
         path = Path(model)
         return reader.parse(reader.read(path), path), path.parent.absolute(), []
+    if isinstance(model, ModelProto):
+        copy = ModelProto()
+        copy.CopyFrom(model)  # its weights are dropped on the way
+        return copy, None, []
+    model = as_model(model)
     gone = [tensor for tensor in unread_tensors(model) if not os.path.isfile(tensor.path)]
     found = [
         Fault(
