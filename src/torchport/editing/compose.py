@@ -15,7 +15,7 @@ from torchport.errors import InputError, did_you_mean
 from torchport.files.onnx_files import ModelLike, as_model
 from torchport.irtools.inference import infer_missing
 from torchport.irtools.metadata import ANNOTATION, PROOF, UNPROVEN
-from torchport.irtools.names import rename
+from torchport.irtools.names import FreshNames, rename
 from torchport.irtools.traversal import all_values, graphs
 from torchport.irtools.types import agrees, described
 from torchport.opset.convert import convert, ir_version_for
@@ -343,12 +343,10 @@ def _settle_names(
         _rename_all(two, lambda name: f"{prefix}{name}", without=gone)
     _check_interface(outer_one, outer_two)
     outside = {str(v.name) for v in outer_two}
-    taken = _names(one) | _names(two)
-    _rename_all(one, lambda name: _free(f"first/{name}", taken) if name in outside else name, without=outer_one)
+    fresh = FreshNames(one.graph, two.graph).fresh
+    _rename_all(one, lambda name: fresh(f"first/{name}") if name in outside else name, without=outer_one)
     theirs = _names(one)
-    _rename_all(
-        two, lambda name: _free(f"second/{name}", taken) if name in theirs else name, without={*outer_two, *gone}
-    )
+    _rename_all(two, lambda name: fresh(f"second/{name}") if name in theirs else name, without={*outer_two, *gone})
 
 
 def _check_interface(one: set[ir.Value], two: set[ir.Value]) -> None:
@@ -365,14 +363,6 @@ def _check_interface(one: set[ir.Value], two: set[ir.Value]) -> None:
 def _names(model: ir.Model) -> set[str]:
     nodes = {n.name for n in model.graph.all_nodes() if n.name}
     return nodes | {str(v.name) for v in all_values(model.graph)}
-
-
-def _free(name: str, taken: set[str]) -> str:
-    found, number = name, 1
-    while found in taken:
-        found, number = f"{name}_{number}", number + 1
-    taken.add(found)
-    return found
 
 
 def _rename_all(model: ir.Model, new: Callable[[str], str], *, without: set[ir.Value]) -> None:

@@ -10,9 +10,8 @@ from torchport.editing.selection import Tensor, tensor_name
 from torchport.editing.transaction import in_place, unproves
 from torchport.errors import InputError
 from torchport.irtools.metadata import EDIT
-from torchport.irtools.names import fresh, unknown
+from torchport.irtools.names import FreshNames, unknown
 from torchport.irtools.schemas import allowed_types, schema_at, type_name
-from torchport.irtools.traversal import own_values
 from torchport.irtools.types import dtype_named, plain
 
 _OURS = "set_dtype"
@@ -155,9 +154,8 @@ def _give_output(graph: ir.Graph, value: ir.Value, other: ir.Value) -> None:
 
 def _cast(graph: ir.Graph, value: ir.Value, to: ir.DataType | None, name: str) -> ir.Node:
     assert to is not None
-    graphs = (graph, *graph.subgraphs())
-    inner = fresh(f"{name}_cast", {str(v.name) for g in graphs for v in own_values(g)})
-    title = fresh(f"cast_{name}", {str(n.name) for n in graph.all_nodes()})
+    names = FreshNames(graph)
+    inner, title = names.fresh(f"{name}_cast"), names.fresh(f"cast_{name}")
     node = ir.node("Cast", [value], {"to": int(to)}, name=title, metadata_props={EDIT: _OURS})
     output = node.outputs[0]
     output.name, output.type = inner, ir.TensorType(to)

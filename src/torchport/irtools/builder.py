@@ -178,38 +178,20 @@ def _set_type(output: ir.Value, proto: onnx.TypeProto | None) -> None:
     output.shape = ir.serde.deserialize_type_proto_for_shape(proto)
 
 
-Rule = Callable[[ir.Node, Builder], Sequence[ir.Value | None] | None]
-"""Carries one node across one opset boundary.
-
-It returns what stands for the node's outputs; or None when the node (perhaps with attributes taken off) means the
-same on both sides and only its form is left to be checked. It raises `Refusal` with the reason otherwise.
-"""
-Rules = dict[tuple[str, int], Rule]
-"""Rules by operator and by the opset whose border they cross: ``("Pad", 18)`` crosses between 17 and 18."""
-
-
-# Build nodes in the place of another.
-
-
-class Steps:
+class Steps(Builder):
     """Collects the nodes that will stand for `node`. A name of an operator is a method: ``steps.Add(a, 1.0)``.
 
-    Numbers become constants of the node's own type, lists of integers become int64.
+    Numbers become constants of the node's own type, lists of integers become int64. New values are named after the
+    node's first output; their types are left to `fill_in`, as a decomposition may be tried and thrown away.
     """
 
     def __init__(self, node: ir.Node) -> None:
-        self._node = node
+        super().__init__(node, onnx.defs.onnx_opset_version(), str)
         self._dtype = next(v.dtype for v in node.inputs if v is not None)
-        self.nodes: list[ir.Node] = []
 
     def __getattr__(self, op_type: str) -> Any:
         def build(*inputs: Any, **attributes: Any) -> ir.Value:
-            values = [self.value(i) for i in inputs]
-            node = ir.node(op_type, values, attributes)
-            node.outputs[0].name = f"{self._node.outputs[0].name}.part{len(self.nodes)}"
-            node.metadata_props.update(self._node.metadata_props)
-            self.nodes.append(node)
-            return node.outputs[0]
+            return self.op(op_type, *map(self.value, inputs), **attributes)
 
         return build
 
@@ -217,25 +199,28 @@ class Steps:
         if given is None or isinstance(given, ir.Value):
             return given
         if isinstance(given, list):
-            return self._constant(np.array(given, np.int64))
+            return self.ints(given)
         assert self._dtype is not None
-        return self._constant(np.array(given, self._dtype.numpy()))
+        return self.constant(given, self._dtype.numpy())
 
-    def _constant(self, array: Array) -> ir.Value:
-        name = f"{self._node.outputs[0].name}.part{len(self.nodes)}"
-        node = ir.node("Constant", [], {"value": ir.tensor(array, name=name)})
-        node.outputs[0].name = name
-        node.outputs[0].type = ir.TensorType(ir.DataType.from_numpy(array.dtype))
+    def add(self, node: ir.Node) -> ir.Node:
+        (output,) = node.outputs
+        output.name = f"{self.node.outputs[0].name}.part{len(self.nodes)}"
+        if node.op_type == "Constant":
+            tensor = node.attributes["value"].as_tensor()
+            tensor.name, output.type = output.name, ir.TensorType(tensor.dtype)
+        else:
+            node.metadata_props.update(self.node.metadata_props)
         self.nodes.append(node)
-        return node.outputs[0]
+        return node
 
     def replace(self, result: ir.Value) -> list[ir.Node]:
         """Put the nodes in the place of the old one, whose first output is `result` from now on."""
-        old, graph = self._node.outputs[0], self._node.graph
+        old, graph = self.node.outputs[0], self.node.graph
         assert graph is not None
-        graph.insert_before(self._node, self.nodes)
+        graph.insert_before(self.node, self.nodes)
         result.type, result.shape = old.type, old.shape
         old.replace_all_uses_with(result, replace_graph_outputs=True)
         result.name, old.name = old.name, f"{old.name}.replaced"
-        graph.remove(self._node, safe=True)
+        graph.remove(self.node, safe=True)
         return self.nodes

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Iterable
 
 import onnx_ir as ir
 
@@ -32,15 +31,6 @@ def check_owned(model: ir.Model, *given: ir.Node | ir.Value) -> None:
                 f"{title} is not of this model",
                 next_step="give one of this model; what an edit has taken out is of no model",
             )
-
-
-def fresh(name: str, taken: Container[str]) -> str:
-    """The name, with a number behind it if it is taken."""
-    numbers = itertools.count(2)
-    found = name
-    while found in taken:
-        found = f"{name}_{next(numbers)}"
-    return found
 
 
 def unknown(name: str, what: str, known: Iterable[str]) -> InputError:
@@ -85,23 +75,20 @@ def rename(value: ir.Value, name: str) -> None:
 
 
 class FreshNames:
-    """Hands out names nothing in the model has yet."""
+    """Hands out names that no value and no node of the models or graphs has yet, each once."""
 
-    def __init__(self, model: ir.Model) -> None:
-        self._taken = {name for graph in graphs(model) for name in _names_in(graph)}
+    def __init__(self, *within: ir.Model | ir.Graph) -> None:
+        named = (one for part in within for graph in graphs(part) for one in (*own_values(graph), *graph))
+        self._taken = {str(one.name) for one in named}
 
     def fresh(self, wish: str) -> str:
+        """Return the name, with a number behind it if it is taken."""
         name, count = wish, 0
         while name in self._taken:
             count += 1
             name = f"{wish}_{count}"
         self._taken.add(name)
         return name
-
-
-def _names_in(graph: ir.Graph) -> Iterator[str]:
-    yield from (value.name for value in own_values(graph) if value.name)
-    yield from (node.name for node in graph if node.name)
 
 
 class Names:

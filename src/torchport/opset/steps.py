@@ -15,7 +15,7 @@ import onnx_ir as ir
 from torchport.irtools import evaluation, schemas
 from torchport.irtools.builder import Builder
 from torchport.irtools.function_bodies import expand, has_body
-from torchport.irtools.names import FreshNames as Names
+from torchport.irtools.names import FreshNames
 from torchport.irtools.node_reader import Refusal, is_constant_node, is_used
 from torchport.irtools.schemas import Schema
 from torchport.irtools.traversal import subgraphs
@@ -36,7 +36,7 @@ class Blocker:
 class Steps:
     """One scope (the main graph with its branches and loop bodies, or a function) on its way to `target`."""
 
-    def __init__(self, scope: ir.Graph, names: Names) -> None:
+    def __init__(self, scope: ir.Graph, names: FreshNames) -> None:
         self.blockers: list[Blocker] = []
         self._scope = scope
         self._names = names

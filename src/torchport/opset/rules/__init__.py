@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable, Sequence
 from types import MappingProxyType
 
-from torchport.irtools.builder import Rule, Rules
+import onnx_ir as ir
+
+from torchport.irtools.builder import Builder
+
+Rule = Callable[[ir.Node, Builder], Sequence[ir.Value | None] | None]
+"""Carries one node across one opset boundary.
+
+It returns what stands for the node's outputs; or None when the node (perhaps with attributes taken off) means the
+same on both sides and only its form is left to be checked. It raises `Refusal` with the reason otherwise.
+"""
+Rules = dict[tuple[str, int], Rule]
+"""Rules by operator and by the opset whose border they cross: ``("Pad", 18)`` crosses between 17 and 18."""
 
 _FILES = ("arithmetic", "constants", "indexing", "layers", "normalization", "reductions", "resize", "shapes")
 

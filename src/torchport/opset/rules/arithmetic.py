@@ -7,8 +7,9 @@ import onnx_ir as ir
 
 from torchport import tensors
 from torchport.irtools import node_reader
-from torchport.irtools.builder import Builder, Rules
+from torchport.irtools.builder import Builder
 from torchport.irtools.node_reader import Refusal
+from torchport.opset.rules import Rules
 from torchport.opset.rules.reductions import larger, smaller
 
 # Pow: base and exponent may differ in dtype since 12; before, the exponent is cast, where that loses nothing.

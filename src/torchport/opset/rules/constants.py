@@ -6,8 +6,9 @@ import numpy as np
 import onnx_ir as ir
 
 from torchport.irtools import node_reader
-from torchport.irtools.builder import Builder, Rules
+from torchport.irtools.builder import Builder
 from torchport.irtools.node_reader import Refusal
+from torchport.opset.rules import Rules
 
 # Constant: numbers and strings as attributes of their own came in 12, other tensors than of floats in 9.
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from torchport.irtools import node_reader
-from torchport.irtools.builder import Builder, Rules
+from torchport.irtools.builder import Builder
 from torchport.irtools.node_reader import Refusal
+from torchport.opset.rules import Rules
 
 # Pooling: ``ceil_mode`` and ``dilations`` came piece by piece, and windows past the edge were settled late.
 

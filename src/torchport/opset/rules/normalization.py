@@ -6,8 +6,9 @@ import numpy as np
 import onnx_ir as ir
 
 from torchport.irtools import node_reader
-from torchport.irtools.builder import Builder, Rules
+from torchport.irtools.builder import Builder
 from torchport.irtools.node_reader import Refusal
+from torchport.opset.rules import Rules
 
 # LayerNormalization (17), GroupNormalization (21) and RMSNormalization (23) in primitive operators.
 #

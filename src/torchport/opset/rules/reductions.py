@@ -8,8 +8,9 @@ import numpy as np
 import onnx_ir as ir
 
 from torchport.irtools import node_reader
-from torchport.irtools.builder import Builder, Rules
+from torchport.irtools.builder import Builder
 from torchport.irtools.node_reader import Refusal
+from torchport.opset.rules import Rules
 
 # Reductions: axes became an input (ReduceSum in 13, the others in 18); lesser dtypes came in 12 and 20.
 

@@ -8,8 +8,9 @@ import numpy as np
 import onnx_ir as ir
 
 from torchport.irtools import node_reader
-from torchport.irtools.builder import Builder, Rules
+from torchport.irtools.builder import Builder
 from torchport.irtools.node_reader import Refusal
+from torchport.opset.rules import Rules
 from torchport.opset.rules.shapes import pick
 
 # Resize, and Upsample before it.

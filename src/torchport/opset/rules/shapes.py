@@ -7,8 +7,9 @@ import onnx_ir as ir
 
 from torchport import tensors
 from torchport.irtools import node_reader
-from torchport.irtools.builder import Builder, Rules
+from torchport.irtools.builder import Builder
 from torchport.irtools.node_reader import Refusal
+from torchport.opset.rules import Rules
 
 # Shape: ``start`` and ``end`` came in 15; before, the whole shape is taken and sliced, which clamps the same way.
 
