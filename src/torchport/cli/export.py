@@ -72,7 +72,8 @@ def command(
     """
     with progress(quiet or as_json) as say:
         say("loading")
-        from torchport.conversion.export import DEFAULT_OPSET, export
+        from torchport.conversion.export import export
+        from torchport.conversion.options import DEFAULT_OPSET
         from torchport.files.filesystem import check_target
 
         check_target(output)

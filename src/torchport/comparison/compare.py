@@ -34,7 +34,7 @@ from torchport.comparison.sides import (
     telling_nothing,
     tensors_of,
 )
-from torchport.conversion.subject import Progress
+from torchport.conversion.options import Progress
 from torchport.engines.registry import DEFAULT, check_engines
 from torchport.errors import EngineError, EngineMissingError, InputError, OptionError
 from torchport.inputs.samples import Sample, save_call

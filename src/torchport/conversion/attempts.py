@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import onnx_ir as ir
 
@@ -16,10 +16,12 @@ from torchport.capture.guards import Challenge
 from torchport.capture.repairs.quantized_layers import overflow, quantized
 from torchport.capture.routes.route import Captured, Request, load
 from torchport.capture.source_lines import is_user_file
-from torchport.conversion.subject import Job
+from torchport.conversion.options import ExportOptions
+from torchport.conversion.subject import TorchModel
 from torchport.engines import custom_operators
-from torchport.engines.registry import DEFAULT, find_engine
-from torchport.engines.session import open_session
+from torchport.engines.protocol import Prepared, Workaround
+from torchport.engines.registry import find_engine
+from torchport.engines.session import Session, open_session
 from torchport.errors import CaptureError, EngineError, OpsetError, ProofError, RefusedError, TorchportError
 from torchport.irtools import metadata
 from torchport.irtools.metadata import find_origin
@@ -35,73 +37,66 @@ _OLD_ROUTES = ("script", "trace")  # that an old exporter is wrong says less tha
 BRANCH_ROUNDS = 6  # further random values for a trace that may have frozen a branch
 
 
+@dataclasses.dataclass(frozen=True)
 class Tried:
-    """A model a route gave, with its proof."""
+    """A model that a route gave, with its proof.
 
-    def __init__(
-        self,
-        route: str,
-        model: ir.Model,
-        proof: Proof,
-        findings: Sequence[Finding],
-        problem: str,
-        repairs: tuple[str, ...] = (),
-    ) -> None:
-        self.route = route
-        self.model = model
-        self.proof = proof
-        self.findings = tuple(findings)
-        self.problem = problem
-        self.repairs = repairs
+    Attributes:
+        problem: why the proof is not enough; empty if it is.
+        repairs: names of the repairs that the capture took.
+        workarounds: what was changed for the target engine.
+    """
+
+    route: str
+    model: ir.Model
+    proof: Proof
+    findings: tuple[Finding, ...]
+    problem: str
+    repairs: tuple[str, ...] = ()
+    workarounds: tuple[Workaround, ...] = ()
 
 
 class Attempts:
-    """Tries routes until one is proven."""
+    """Tries routes until one is proven.
 
-    def __init__(
-        self,
-        job: Job,
-        *,
-        opset: int,
-        keep_unused: bool,
-        fold_constants: bool,
-        weights_apart: bool,
-        custom_opsets: dict[str, int],
-        translations: dict[Any, Callable[..., Any]],
-        libraries: Sequence[str | os.PathLike[str]],
-        verbose: bool,
-    ) -> None:
-        self.job = job
-        self.opset = opset
-        self.keep_unused = keep_unused
-        self.custom_opsets = custom_opsets
-        self.libraries = libraries
+    Attributes:
+        attempts: how each route ended.
+        errors: what routes raised.
+        unproven: models whose proof failed.
+        challenges: sizes that a route made doubtful; the next routes are proven there too.
+    """
+
+    def __init__(self, source: TorchModel, options: ExportOptions) -> None:
+        self.source = source
+        self.options = options
+        self.libraries = _as_list(options.libraries)
         self.attempts: list[Attempt] = []
         self.errors: list[RefusedError] = []
         self.unproven: list[Tried] = []
         self.challenges: list[Challenge] = []
         self.features_off: list[Finding] = []
         self.request = Request(
-            job.call,
-            job.capture_tensors(),
-            job.spec.inputs,
-            opset,
-            fold_constants=fold_constants,
-            weights_apart=weights_apart,
-            translations=translations,
-            custom_opsets=custom_opsets,
-            program=job.subject.program,
-            verbose=verbose,
+            source.call,
+            source.capture_tensors(),
+            source.spec.inputs,
+            options.opset,
+            fold_constants=options.fold_constants,
+            weights_apart=options.weights != "include",
+            translations=dict(options.translations or {}),
+            custom_opsets=dict(options.custom_opsets or {}),
+            program=source.subject.program,
+            verbose=options.verbose,
         )
 
-    def run(self, routes: Sequence[str], *, allow_unproven: bool) -> Tried:
+    def run(self, routes: Sequence[str]) -> Tried:
+        """Return the first model that is proven; the best one if `allow_unproven`, else raise what says most."""
         with parts.noted() as self.features_off:
-            return self._run(routes, allow_unproven=allow_unproven)
+            return self._run(routes)
 
-    def _run(self, routes: Sequence[str], *, allow_unproven: bool) -> Tried:
+    def _run(self, routes: Sequence[str]) -> Tried:
         for route in routes:
             started = time.perf_counter()
-            self.job.say(f"route {route}: capturing")
+            self.options.say(f"route {route}: capturing")
             tried: Tried | None = None
             try:
                 tried = self._try(route)
@@ -114,12 +109,12 @@ class Attempts:
             repairs = tried.repairs if tried is not None else ()
             attempt = Attempt(route, outcome, reason, seconds, repairs)  # type: ignore[arg-type]
             self.attempts.append(attempt)
-            self.job.say(AttemptLine(attempt))
+            self.options.say(AttemptLine(attempt))
             if tried is not None and not reason:
                 return tried
             if tried is not None:
                 self.unproven.append(tried)
-        if allow_unproven and self.unproven:
+        if self.options.allow_unproven and self.unproven:
             return max(self.unproven, key=lambda t: t.proof.count("pass") / max(1, len(t.proof.cases)))
         raise self._refusal()
 
@@ -134,68 +129,81 @@ class Attempts:
             raise CaptureError(what, next_step="--debug shows where") from error
 
     def _try_route(self, route: str) -> Tried:
-        job = self.job
         captured = load(route)(self.request)
-        with silence(verbose=self.request.verbose):
-            model = self._finish(captured)
-            prepared = find_engine(DEFAULT).prepare(model)
-            model, fitted = prepared.model, prepared.findings
+        with silence(verbose=self.options.verbose):
+            prepared = self._prepare(self._finish(captured))
+            model, findings = prepared.model, prepared.findings
             try:
-                session = open_session(model, libraries=self.libraries)
+                session = open_session(model, self.options.engine, libraries=self.libraries)
             except EngineError as error:
                 self.errors.append(error)
                 self._name_outputs(model)
                 problem = error.what + _origin_of(error.node, model)
-                return Tried(route, model, Proof((), (Finding(problem),), DEFAULT), fitted, problem, captured.repairs)
-        fitted += [Finding(f"{name} has no kernel: PyTorch ran it for the proof") for name in session.in_python]
+                proof = Proof((), (Finding(problem),), self.options.engine)
+                return Tried(route, model, proof, tuple(findings), problem, captured.repairs, prepared.workarounds)
+        findings += [Finding(f"{name} has no kernel: PyTorch ran it for the proof") for name in session.in_python]
         process.release()
-        self.challenges += captured.challenges  # what one route made doubtful is asked of the next ones too
-        job.say(f"route {route}: proving")
+        self.challenges += captured.challenges
+        proof = self._prove(route, session, captured)
+        self._name_outputs(model)
+        problem = self._problem(proof, model, captured)
+        findings += captured.suspects if problem else _harmless(captured)
+        return Tried(route, model, proof, tuple(findings), problem, captured.repairs, prepared.workarounds)
+
+    def _prepare(self, model: ir.Model) -> Prepared:
+        """Return the model that is proven and saved: with the target's workarounds, or as it is."""
+        return find_engine(self.options.target).prepare(model) if self.options.target else Prepared(model)
+
+    def _prove(self, route: str, session: Session, captured: Captured) -> Proof:
+        self.options.say(f"route {route}: proving")
         with silence():
-            proof = job.examiner().examine(
-                candidate(session, job.input_names, job.output_names),
+            return self.source.examiner.examine(
+                candidate(session, self.source.input_names, self.source.output_names),
                 branch_rounds=BRANCH_ROUNDS if captured.example_only else 0,
                 excuses=not captured.suspects,
                 sizes=[c.sizes for c in self.challenges],
             )
-        self._name_outputs(model)
-        problem = _problem(proof, model, captured, job) or self._wrong_body(model) or _frozen_branch(captured, job)
-        findings = captured.suspects if problem else _harmless(captured)
-        return Tried(route, model, proof, [*fitted, *findings], problem, captured.repairs)
+
+    def _problem(self, proof: Proof, model: ir.Model, captured: Captured) -> str:
+        return (
+            _problem(proof, model, captured, self.source)
+            or self._wrong_body(model)
+            or _frozen_branch(captured, self.source)
+        )
 
     def _wrong_body(self, model: ir.Model) -> str:
-        """Where kernels ran, the bodies of their nodes have not been asked yet."""
+        """Prove the bodies of nodes that kernels ran before."""
         bodies = custom_operators.with_bodies_only(model)
         if bodies is None:
             return ""
-        self.job.say("proving what nodes are made of without their kernels")
+        self.options.say("proving what nodes are made of without their kernels")
         with silence():
-            session = open_session(bodies, libraries=self.libraries)
-            proof = self.job.examiner().examine(candidate(session, self.job.input_names, self.job.output_names))
+            session = open_session(bodies, self.options.engine, libraries=self.libraries)
+            proof = self.source.examiner.examine(candidate(session, self.source.input_names, self.source.output_names))
         return f"without the kernels, by the nodes' bodies: {proof.verdict_line()}" if not proof.passed else ""
 
     def _finish(self, captured: Captured) -> ir.Model:
-        job = self.job
-        model = captured.model
+        source, model = self.source, captured.model
         interface.dress(
             model,
-            tensors=dict(zip(job.call.names, job.call.tensors, strict=True)),
-            dims=job.spec.inputs,
-            input_names=job.input_names,
-            output_names=job.output_names,
-            keep_unused=self.keep_unused,
+            tensors=dict(zip(source.call.names, source.call.tensors, strict=True)),
+            dims=source.spec.inputs,
+            input_names=source.input_names,
+            output_names=source.output_names,
+            keep_unused=self.options.keep_unused_inputs,
         )
         interface.drop_unused_functions(model)
-        model = opsets.convert(model, self.opset)
-        model.opset_imports.update(self.custom_opsets)
+        model = opsets.convert(model, self.options.opset)
+        model.opset_imports.update(self.options.custom_opsets or {})
         return model
 
     def _name_outputs(self, model: ir.Model) -> None:
-        """Once only, after all that will be asked was asked: a name given too early would stay."""
-        job = self.job
-        interface.name_output_dims(model, dims=job.spec.inputs, spec=job.spec, observed=job.examiner().observed)
+        """Name the outputs' dimensions, once and after the proof: a name given too early would stay."""
+        spec, observed = self.source.spec, self.source.examiner.observed
+        interface.name_output_dims(model, dims=spec.inputs, spec=spec, observed=observed)
 
     def result(self, best: Tried, path: str | None, findings: Sequence[Finding] = ()) -> Exported:
+        """Write the record of the export into the model, and return it."""
         proven = not best.problem
         metadata.write(
             best.model,
@@ -212,7 +220,7 @@ class Attempts:
             inputs=tensor_infos(best.model.graph.inputs),
             outputs=tensor_infos(best.model.graph.outputs),
             findings=(
-                *(*self.job.findings, *best.findings, *findings, *self._ignored_names(best.model)),
+                *(*self.source.findings, *best.findings, *findings, *self._ignored_names(best.model)),
                 *self.features_off,
             ),
             path=path,
@@ -221,11 +229,11 @@ class Attempts:
         )
 
     def _ignored_names(self, model: ir.Model) -> list[Finding]:
-        """Names the user gave to axes of outputs that do not vary."""
+        """Report names that the user gave to axes of outputs that do not vary."""
         shapes = {str(v.name): list(v.shape or ()) for v in model.graph.outputs}
         return [
             Finding(f"axis {axis} of output '{name}' does not vary; its name '{given}' was not used")
-            for name, axes in self.job.spec.outputs.items()
+            for name, axes in self.source.spec.outputs.items()
             for axis, given in axes.items()
             if shapes[name] and isinstance(shapes[name][axis], int)
         ]
@@ -257,9 +265,9 @@ class Attempts:
             )
         if blocked:
             nearest = [e.nearest for e in blocked if e.nearest is not None]
-            near = min(nearest, key=lambda n: abs(n - self.opset), default=None)
+            near = min(nearest, key=lambda n: abs(n - self.options.opset), default=None)
             return OpsetError(
-                f"the model cannot be expressed in opset {self.opset}",
+                f"the model cannot be expressed in opset {self.options.opset}",
                 blockers=[b for e in blocked for b in e.blockers],
                 nearest=near,
                 where=story,
@@ -276,30 +284,30 @@ class Attempts:
         return refusal
 
 
-def _problem(proof: Proof, model: ir.Model, captured: Captured, job: Job) -> str:
+def _problem(proof: Proof, model: ir.Model, captured: Captured, source: TorchModel) -> str:
     """Why this proof is not enough, in one line; empty when it is."""
     if not proof.failures:
-        return _unproven_dimension(proof, job) or ("" if proof.passed else proof.verdict_line())
+        return _unproven_dimension(proof, source) or ("" if proof.passed else proof.verdict_line())
     worst = proof.failures[0]
     sizes = " ".join(f"{k}={v}" for k, v in worst.sizes.items())
     text = f"case '{worst.label}'" + (f" ({sizes})" if sizes else "") + f": {worst.note}"
     text += _origin_of(worst.node, model)
     for finding in (*captured.suspects[:3], *captured.reasons[:1]):
         text += f"; {finding}"
-    cause = overflow(job.call.target) if quantized.name in captured.repairs else ""
+    cause = overflow(source.call.target) if quantized.name in captured.repairs else ""
     text += f"; {cause}" if cause else ""
     lines = [c.line for c in captured.challenges if c.line and c.sizes.items() <= worst.sizes.items()]
     return text + (f"; the capture settled that size at {lines[0]}" if lines else "")
 
 
-def _frozen_branch(captured: Captured, job: Job) -> str:
+def _frozen_branch(captured: Captured, source: TorchModel) -> str:
     """A branch on values that went one way in every case shows nothing about the other."""
     places = [s.where for s in captured.suspects if is_user_file(s.where.rpartition(":")[0])]
     files = frozenset(os.path.abspath(p.rpartition(":")[0]) for p in places)
     if not files:
         return ""
     with silence():
-        runs = job.examiner().replay(lambda: watch_lines(files), branch_rounds=BRANCH_ROUNDS)
+        runs = source.examiner.replay(lambda: watch_lines(files), branch_rounds=BRANCH_ROUNDS)
     for place in places:
         if one_sided(place, runs):
             return f"the trace froze the branch at {place}, and no case went the other way"
@@ -312,14 +320,18 @@ def _origin_of(node: str, model: ir.Model) -> str:
     return f"; that node comes from {origin}" if origin is not None and str(origin) != "unknown" else ""
 
 
-def _unproven_dimension(proof: Proof, job: Job) -> str:
+def _unproven_dimension(proof: Proof, source: TorchModel) -> str:
     """A dimension is proven only by a passing case at another size than the example's."""
-    sizes = cases.example_sizes(job.proof_inputs())
-    for report in job.examiner().dimensions:
+    sizes = cases.example_sizes(source.inputs)
+    for report in source.examiner.dimensions:
         moved = [c for c in proof.cases if c.sizes.get(report.name) not in (None, sizes[report.name])]
         if report.accepted and not any(c.verdict == "pass" for c in moved):
             return f"dimension '{report.name}' was not proven at any size but {sizes[report.name]}"
     return ""
+
+
+def _as_list(libraries: Sequence[str | os.PathLike[str]]) -> list[str | os.PathLike[str]]:
+    return [libraries] if isinstance(libraries, (str, os.PathLike)) else list(libraries)
 
 
 def _harmless(captured: Captured) -> list[Finding]:

@@ -9,10 +9,12 @@ from typing import Any
 
 import torch
 
+from torchport.capture import models
 from torchport.capture.routes import export
 from torchport.capture.routes.route import Request
 from torchport.capture.source_lines import line_of_stack
-from torchport.conversion.subject import Job
+from torchport.conversion.options import DEFAULT_OPSET, ExampleOptions
+from torchport.conversion.subject import opened
 from torchport.errors import CaptureError
 from torchport.operators import catalog
 from torchport.operators.composition import operator_calls
@@ -20,8 +22,6 @@ from torchport.operators.lowering import Lowerings
 from torchport.process import silence
 from torchport.torch_compat import registries
 from torchport.torch_compat.higher_order import translations as flow_translations
-
-_OPSET = 20  # what `export` takes by itself
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,10 +75,11 @@ def coverage(model: Any, args: Any = (), *, kwargs: dict[str, Any] | None = None
         >>> for use in tp.operators.coverage(model, (x,)).uses:
         ...     print(use.operator, use.how)
     """
-    job = Job(model, args, kwargs, dynamic=dynamic)
-    with job.opened():
-        job.meet(allow_random=True)
-        request = Request(job.call, job.capture_tensors(), job.spec.inputs, opset=_OPSET, program=job.subject.program)
+    subject = models.subject(model)
+    call = models.call(subject, args, kwargs)
+    with opened(subject, call, ExampleOptions(dynamic=dynamic), allow_random=True) as source:
+        tensors = source.capture_tensors()
+        request = Request(call, tensors, source.spec.inputs, opset=DEFAULT_OPSET, program=subject.program)
         program, note = _captured(request)
         with silence():
             return Coverage(tuple(_uses(program)), note)
@@ -116,7 +117,7 @@ def _uses(program: torch.export.ExportedProgram) -> Iterator[Use]:
 
 def _lost(program: torch.export.ExportedProgram) -> dict[str, tuple[str, ...]]:
     """For each operator that torch takes apart, its parts without a mapping."""
-    whole, table = export.mapped(program, _OPSET, flow_translations(), Lowerings())
+    whole, table = export.mapped(program, DEFAULT_OPSET, flow_translations(), Lowerings())
     apart = {op: f for op, f in registries.decomposition_table().items() if op not in table}
     decomposed = whole.run_decompositions(apart)
     known = {_name(op) for op in table if registries.is_overload(op)}

@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import onnx_ir as ir
 import torch
 
 from torchport import process
+from torchport.capture import models
 from torchport.capture.reference import Mode
 from torchport.capture.routes.route import order
 from torchport.conversion.attempts import Attempts
-from torchport.conversion.subject import Job, Progress
-from torchport.errors import OptionError
+from torchport.conversion.options import DEFAULT_OPSET, ExportOptions, Progress, Weights
+from torchport.conversion.subject import opened
 from torchport.files import onnx_files
 from torchport.files.filesystem import check_target
-from torchport.opset import convert as opsets
 from torchport.process import silence
 from torchport.results import Exported, Finding
-
-DEFAULT_OPSET = 20
-
-Weights = Literal["include", "inputs", "omit"]
 
 
 def export(
@@ -85,56 +80,45 @@ def export(
         >>> exported = export(model, (x,), output="model.onnx", dynamic={"x": {0: "batch"}})
         >>> print(exported.proof)
     """
-    job = Job(
-        model,
-        args,
-        kwargs,
+    options = ExportOptions(
+        output=output,
         dynamic=dynamic,
         examples=examples,
+        route=route,
+        opset=opset,
         input_names=input_names,
         output_names=output_names,
+        keep_unused_inputs=keep_unused_inputs,
+        weights=weights,
+        external_data=external_data,
         mode=mode,
+        fold_constants=fold_constants,
+        custom_opsets=custom_opsets,
+        translations=translations,
+        libraries=libraries,
+        allow_unproven=allow_unproven,
+        verbose=verbose,
         progress=progress,
     )
-    _check_options(opset, weights, output, custom_opsets or {})
-    routes = order(job.subject.model, route)
-    target = check_target(output) if output is not None else None
-    with job.opened():
-        job.meet(allow_random=allow_unproven)
+    return _export(model, args, kwargs, options)
+
+
+def _export(model: Any, args: Any, kwargs: dict[str, Any] | None, options: ExportOptions) -> Exported:
+    subject = models.subject(model)
+    call = models.call(subject, args, kwargs)
+    routes = order(subject.model, options.route)
+    path = check_target(options.output) if options.output is not None else None
+    with opened(subject, call, options, engine=options.engine, allow_random=options.allow_unproven) as source:
         process.release()
-        attempts = Attempts(
-            job,
-            opset=opset,
-            keep_unused=keep_unused_inputs,
-            fold_constants=fold_constants,
-            weights_apart=weights != "include",
-            custom_opsets=dict(custom_opsets or {}),
-            translations=dict(translations or {}),
-            libraries=[libraries] if isinstance(libraries, (str, os.PathLike)) else list(libraries),
-            verbose=verbose,
-        )
-        best = attempts.run(routes, allow_unproven=allow_unproven)
-    findings = _set_weights(best.model, weights, job.subject.target)
-    exported = attempts.result(best, str(target) if target else None, findings)
-    if target is not None:
-        job.say("saving")
+        attempts = Attempts(source, options)
+        best = attempts.run(routes)
+    findings = _set_weights(best.model, options.weights, subject.target)
+    exported = attempts.result(best, str(path) if path else None, findings)
+    if path is not None:
+        options.say("saving")
         with silence():
-            onnx_files.save(exported.model, target, external=external_data)
+            onnx_files.save(exported.model, path, external=options.external_data)
     return exported
-
-
-def _check_options(opset: int, weights: str, output: Any, custom_opsets: Mapping[str, int]) -> None:
-    if isinstance(opset, bool) or not isinstance(opset, int):
-        raise OptionError(f"opset={opset!r} is no whole number", next_step="write opset=17")
-    opsets.check_range(opset)
-    if output is not None and not isinstance(output, (str, os.PathLike)):
-        raise OptionError(f"output={output!r} is no path", next_step='write output="model.onnx"')
-    if output is not None and Path(output).suffix in (".pt", ".pth", ".pt2", ".ts", ".py", ".npy", ".npz"):
-        raise OptionError(f"output '{output}' ends like another kind of file", next_step="name it model.onnx")
-    if custom_opsets.keys() & {"", "ai.onnx"}:
-        raise OptionError("custom_opsets is for domains of your own", next_step="ONNX's own version is opset=N")
-    if weights not in ("include", "inputs", "omit"):
-        raise OptionError(f"weights={weights!r} is unknown", next_step="use include, inputs or omit")
 
 
 def _set_weights(model: ir.Model, weights: Weights, target: Any) -> list[Finding]:

@@ -9,7 +9,8 @@ from torchport.capture import models
 from torchport.capture.control_flow.plan import Plan, Rewritten, plan_by_reading
 from torchport.capture.routes.rewrite import rewritten_program
 from torchport.capture.routes.route import Request
-from torchport.conversion.subject import Job
+from torchport.conversion.options import DEFAULT_OPSET, ExampleOptions
+from torchport.conversion.subject import opened
 from torchport.errors import NothingToRewriteError
 from torchport.process import silence
 
@@ -49,10 +50,10 @@ def rewrite(model: Any, args: Any = None, *, kwargs: dict[str, Any] | None = Non
 
 
 def _captured_plan(model: Any, args: Any, kwargs: dict[str, Any] | None, dynamic: Any) -> Plan:
-    job = Job(model, args, kwargs, dynamic=dynamic)
-    with job.opened():
-        job.meet(allow_random=True)
-        request = Request(job.call, job.capture_tensors(), job.spec.inputs, opset=20)
+    subject = models.subject(model)
+    call = models.call(subject, args, kwargs)
+    with opened(subject, call, ExampleOptions(dynamic=dynamic), allow_random=True) as source:
+        request = Request(call, source.capture_tensors(), source.spec.inputs, opset=DEFAULT_OPSET)
         try:
             with silence():
                 return rewritten_program(request, [])[0]

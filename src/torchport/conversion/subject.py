@@ -1,19 +1,22 @@
-"""The PyTorch side of an export or a verification: the model, its example, its answers."""
+"""The PyTorch side of an export or a verification: the model, its example, its outputs, and the verifier."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
 from torchport.capture import dynamic_dims, models
 from torchport.capture.dynamic_dims import DynamicSpec
-from torchport.capture.reference import MODES, Mode, Reference, preserved
+from torchport.capture.models import Subject
+from torchport.capture.reference import Reference, preserved
 from torchport.capture.source_lines import line_of_error
 from torchport.capture.structure import Call, as_tensor
+from torchport.conversion.options import ExampleOptions
 from torchport.engines.registry import DEFAULT
 from torchport.errors import DynamicError, ForwardError, OptionError, SourceError, TorchportError
 from torchport.process import silence
@@ -23,203 +26,241 @@ from torchport.verification import cases
 from torchport.verification.cases import ProofInput, Question
 from torchport.verification.verifier import DimensionReport, Examiner
 
-Progress = Callable[[str], None]
-
 _COSTLY = 5.0  # seconds of one run
 
+Declared = dict[str, dict[int, Dim]]
 
-class Job:
-    """The PyTorch side: the model, its example, its answers."""
 
-    def __init__(
-        self,
-        model: Any,
-        args: Any,
-        kwargs: dict[str, Any] | None,
-        *,
-        dynamic: Any = None,
-        examples: Sequence[Any] = (),
-        input_names: Sequence[str] | None = None,
-        output_names: Sequence[str] | None = None,
-        mode: Mode = "eval",
-        progress: Progress | None = None,
-    ) -> None:
-        if mode not in MODES:
-            raise OptionError(f"there is no mode '{mode}'", next_step=f"use {', '.join(MODES)}")
-        self.subject = models.subject(model)
-        self.call = models.call(self.subject, args, kwargs)
-        models.check_devices(self.call)
-        self.example_calls = [models.call(self.subject, e) for e in examples]
-        self.input_names = _chosen_names("input", input_names, self.call.names)
-        self._wanted_outputs = output_names
-        self._dynamic = dynamic
-        self._mode: Mode = mode
-        self._progress = progress or (lambda text: None)
-        self.findings = [
-            Finding(f"input '{f.name}' is no tensor: its value {f.value!r} is fixed in the graph")
-            for f in self.call.fixed
-            if as_tensor(f.value) is not None or isinstance(f.value, str)
-        ]
+@dataclasses.dataclass(frozen=True)
+class TorchModel:
+    """A PyTorch model that has run on its example.
 
-    def say(self, text: str) -> None:
-        self._progress(text)
+    Attributes:
+        subject: the model.
+        call: the model with its example, flat.
+        reference: runs the model on arrays.
+        inputs: the example's arrays, named and with their dynamic axes as the ONNX model has them.
+        output_names: names of the outputs in the ONNX model.
+        spec: the dynamic axes.
+        examiner: the verifier, which knows the sizes that the model accepts.
+        findings: what the user should know about the example.
+        options: how the model was run.
+    """
 
-    @contextlib.contextmanager
-    def opened(self) -> Iterator[None]:
-        """The model in the mode asked for; as it was found afterwards."""
-        with preserved(self.subject.target, self._mode) as snapshot:
-            self.reference = Reference(self.call, snapshot)
-            yield
+    subject: Subject
+    call: Call
+    reference: Reference
+    inputs: tuple[ProofInput, ...]
+    output_names: tuple[str, ...]
+    spec: DynamicSpec
+    examiner: Examiner
+    findings: tuple[Finding, ...]
+    options: ExampleOptions
 
-    def meet(
-        self,
-        *,
-        names: Sequence[str] | None = None,
-        declared: dict[str, dict[int, Dim]] | None = None,
-        allow_random: bool = False,
-    ) -> None:
-        """Ask the example once: does the model run, what does it give, does it repeat itself?"""
-        self.say("running the PyTorch model")
-        self.arrays = [to_numpy(t) for t in self.call.tensors]
-        started = time.perf_counter()
-        with silence():
-            first = self._first_answer()
-        self._costly = time.perf_counter() - started > _COSTLY
-        if not first:
-            raise SourceError("the model gives no tensor back", next_step="return at least one tensor from forward")
-        own = _distinct(self.reference.output_names, self.call.names)
-        self.output_names = _chosen_names("output", self._wanted_outputs, own)
-        clash = set(self.input_names) & set(self.output_names)
-        if clash:
-            raise OptionError(f"'{min(clash)}' is given to an input and to an output")
-        self.input_names = list(names or self.input_names)
-        self.findings += _complex_findings(self)
-        self.spec = self._read_dynamic(declared)
-        self._check_output_axes(first)
-        self._first = first
-        self._examiner = self._make_examiner(DEFAULT)
-        with silence():
-            dimensions = self._examiner.plan()
-            if not allow_random:
-                self._examiner.check_repeatable()
-        self._check_dimensions(dimensions)
-
-    def _check_output_axes(self, first: list[Array]) -> None:
-        for name, axes in self.spec.outputs.items():
-            rank = first[self.output_names.index(name)].ndim
-            wrong = [a for a in axes if not -rank <= a < rank]
-            if wrong:
-                raise DynamicError(f"axis {wrong[0]} of output '{name}' is out of range: it has rank {rank}")
-
-    def _check_dimensions(self, reports: Sequence[DimensionReport]) -> None:
-        for report in reports:
-            if report.refused and not set(report.accepted) - {1}:  # at size 1 it was broadcast, not moved
-                if (counted := self._numbers_along(report.name)) is not None:
-                    raise DynamicError(
-                        f"dimension '{report.name}' cannot be tried: at every other size the PyTorch model refuses the "
-                        f"numbers made up for '{counted}'",
-                        where=f"{report.name} = {report.refused_sizes}: {report.message}",
-                        next_step="compute them in the model if they must fit other inputs, or leave it out of dynamic",
-                    )
-                raise DynamicError(
-                    f"dimension '{report.name}' cannot vary: the PyTorch model refuses every other size",
-                    where=f"{report.name} = {report.refused_sizes}: {report.message}",
-                    next_step=self._same_size(report.name) or "leave it out of dynamic",
-                )
-
-    def _numbers_along(self, root: str) -> str | None:
-        """An input of one whole number a step of the dimension: its values may have to fit others."""
-        for name, own, array in zip(self.input_names, self.call.names, self.arrays, strict=True):
-            if (
-                array.dtype.kind in "iu"
-                and array.ndim == 1
-                and any(d.root == root for d in self.spec.inputs.get(own, {}).values())
-            ):
-                return name
-        return None
-
-    def _same_size(self, root: str) -> str:
-        """Axes of the same size that were not said to vary: they may be the same dimension."""
-        size = cases.example_sizes(self.proof_inputs())[root]
-        places = [
-            f"{name}:{axis}={root}"
-            for name, own, array in zip(self.input_names, self.call.names, self.arrays, strict=True)
-            for axis, n in enumerate(array.shape)
-            if n == size and axis not in self.spec.inputs.get(own, {})
-        ]
-        return f"leave it out, or if these are the same dimension add {', '.join(places[:3])}" if places else ""
-
-    def _first_answer(self) -> list[Array]:
-        try:
-            return self.reference(self.arrays)
-        except TorchportError:  # its answer is nothing for ONNX, and it says why
-            raise
-        except (Exception, SystemExit) as error:
-            lines = str(error).strip().splitlines()
-            raise ForwardError(
-                f"the PyTorch model raises {type(error).__name__} on the example: {lines[0] if lines else ''}",
-                where=line_of_error(error) or None,
-                next_step="run model(*inputs) in PyTorch until it works",
-            ) from error
-
-    def _read_dynamic(self, declared: dict[str, dict[int, Dim]] | None) -> DynamicSpec:
-        if declared is not None:
-            own = dict(zip(self.input_names, self.call.names, strict=True))
-            return DynamicSpec({own[name]: axes for name, axes in declared.items() if name in own})
-        if isinstance(self._dynamic, str) and self._dynamic == "auto":
-            if not self.example_calls:
-                raise DynamicError(
-                    'dynamic="auto" needs more than one example to see what varies',
-                    next_step="give examples=[(other_input,), ...]",
-                )
-            return DynamicSpec(dynamic_dims.infer([self.call, *self.example_calls]))
-        if self._dynamic is None and self.subject.program is not None:
-            return DynamicSpec(_program_dims(self.call, self.subject.program))
-        return dynamic_dims.read(self._dynamic, self.call, input_names=self.input_names, output_names=self.output_names)
-
-    def proof_inputs(self) -> list[ProofInput]:
-        return [
-            ProofInput(shown, array, self.spec.inputs.get(own, {}))
-            for shown, own, array in zip(self.input_names, self.call.names, self.arrays, strict=True)
-        ]
-
-    def examiner(self, engine: str = DEFAULT) -> Examiner:
-        return self._examiner if engine == DEFAULT else self._make_examiner(engine)
-
-    def _make_examiner(self, engine: str) -> Examiner:
-        return Examiner(
-            self.reference,
-            self.proof_inputs(),
-            self.output_names,
-            first=self._first,
-            precision=models.precision(self.call),
-            examples=[[to_numpy(t) for t in c.tensors] for c in self.example_calls],
-            engine=engine,
-            costly=self._costly,
-        )
+    @property
+    def input_names(self) -> list[str]:
+        return [i.name for i in self.inputs]
 
     def capture_tensors(self) -> tuple[torch.Tensor, ...]:
-        """Inputs to capture with: torch freezes sizes 0 and 1, so dimensions of that size are made larger."""
-        inputs = self.proof_inputs()
-        small = [n for n, size in cases.example_sizes(inputs).items() if size < 2]
+        """Return inputs to capture with: torch freezes sizes 0 and 1, so dimensions of that size are made larger."""
+        small = [n for n, size in cases.example_sizes(self.inputs).items() if size < 2]
         for size in (2, 3, 4, 8) if small else ():
-            dims = cases.roots(inputs)
+            dims = cases.roots(self.inputs)
             sizes = {n: size for n in small if dims[n].allows(size)}
-            arrays = [cases.sample(i, Question("capture", "random", 7, sizes)) for i in inputs]
+            arrays = [cases.sample(i, Question("capture", "random", 7, sizes)) for i in self.inputs]
             try:
                 with silence():
                     self.reference(arrays)
             except Exception as error:  # noqa: BLE001 - this size is outside the model's domain; the next may not be
-                self.say(f"capturing at size {size} is refused: {type(error).__name__}")
+                self.options.say(f"capturing at size {size} is refused: {type(error).__name__}")
                 continue
             return tuple(to_torch(a.copy()).to(t.device) for a, t in zip(arrays, self.call.tensors, strict=True))
         return tuple(t.detach().clone() for t in self.call.tensors)
 
 
-def _complex_findings(job: Job) -> list[Finding]:
-    own = job.reference.output_names
-    outputs = [job.output_names[own.index(name)] for name in job.reference.complex_outputs]
-    inputs = [n for n, tensor in zip(job.input_names, job.call.tensors, strict=True) if tensor.is_complex()]
+@contextlib.contextmanager
+def opened(
+    subject: Subject,
+    call: Call,
+    options: ExampleOptions,
+    *,
+    names: Sequence[str] | None = None,
+    declared: Declared | None = None,
+    engine: str = DEFAULT,
+    allow_random: bool = False,
+) -> Iterator[TorchModel]:
+    """Run a model on its example, in the mode of the options; the model is as before afterwards.
+
+    Args:
+        subject: the model.
+        call: the model with its example.
+        options: how to run it.
+        names: the ONNX model's names of the inputs; the options' or the parameters' own if None.
+        declared: the ONNX model's dynamic axes, by input; the options' if None.
+        engine: the engine that will run the ONNX model.
+        allow_random: take a model that does not repeat its outputs.
+
+    Raises:
+        ForwardError: the model fails on the example.
+        DynamicError: a dimension cannot vary.
+        RandomModelError: the model gives other outputs each time.
+    """
+    models.check_devices(call)
+    examples = [models.call(subject, e) for e in options.examples]
+    own_names = _chosen_names("input", options.input_names, call.names)
+    with preserved(subject.target, options.mode) as snapshot:
+        options.say("running the PyTorch model")
+        reference = Reference(call, snapshot)
+        first, costly = _first_outputs(reference, [to_numpy(t) for t in call.tensors])
+        output_names = _output_names(options, reference, call, own_names)
+        input_names = list(names or own_names)
+        spec = _read_dynamic(subject, call, examples, options, declared, (input_names, output_names))
+        _check_output_axes(spec, output_names, first)
+        inputs = _proof_inputs(call, input_names, spec)
+        examiner = Examiner(
+            reference,
+            inputs,
+            output_names,
+            first=first,
+            precision=models.precision(call),
+            examples=[[to_numpy(t) for t in c.tensors] for c in examples],
+            engine=engine,
+            costly=costly,
+        )
+        _check_example(examiner, inputs, allow_random=allow_random)
+        findings = (*_fixed_findings(call), *_complex_findings(reference, call, input_names, output_names))
+        yield TorchModel(subject, call, reference, inputs, tuple(output_names), spec, examiner, findings, options)
+
+
+def _proof_inputs(call: Call, names: Sequence[str], spec: DynamicSpec) -> tuple[ProofInput, ...]:
+    return tuple(
+        ProofInput(name, to_numpy(tensor), spec.inputs.get(own, {}))
+        for name, own, tensor in zip(names, call.names, call.tensors, strict=True)
+    )
+
+
+def _check_example(examiner: Examiner, inputs: Sequence[ProofInput], *, allow_random: bool) -> None:
+    """Check that every dimension can vary and that the model repeats its outputs."""
+    with silence():
+        dimensions = examiner.plan()
+        if not allow_random:
+            examiner.check_repeatable()
+    _check_dimensions(dimensions, inputs)
+
+
+def _first_outputs(reference: Reference, arrays: list[Array]) -> tuple[list[Array], bool]:
+    """Return the outputs for the example, and True if that took long."""
+    started = time.perf_counter()
+    try:
+        with silence():
+            outputs = reference(arrays)
+    except TorchportError:  # its output is nothing for ONNX, and the error says why
+        raise
+    except (Exception, SystemExit) as error:
+        lines = str(error).strip().splitlines()
+        raise ForwardError(
+            f"the PyTorch model raises {type(error).__name__} on the example: {lines[0] if lines else ''}",
+            where=line_of_error(error) or None,
+            next_step="run model(*inputs) in PyTorch until it works",
+        ) from error
+    if not outputs:
+        raise SourceError("the model gives no tensor back", next_step="return at least one tensor from forward")
+    return outputs, time.perf_counter() - started > _COSTLY
+
+
+def _output_names(options: ExampleOptions, reference: Reference, call: Call, input_names: Sequence[str]) -> list[str]:
+    chosen = _chosen_names("output", options.output_names, _distinct(reference.output_names, call.names))
+    clash = set(input_names) & set(chosen)
+    if clash:
+        raise OptionError(f"'{min(clash)}' is given to an input and to an output")
+    return chosen
+
+
+def _check_output_axes(spec: DynamicSpec, output_names: Sequence[str], first: list[Array]) -> None:
+    for name, axes in spec.outputs.items():
+        rank = first[list(output_names).index(name)].ndim
+        wrong = [a for a in axes if not -rank <= a < rank]
+        if wrong:
+            raise DynamicError(f"axis {wrong[0]} of output '{name}' is out of range: it has rank {rank}")
+
+
+def _check_dimensions(reports: Sequence[DimensionReport], inputs: Sequence[ProofInput]) -> None:
+    for report in reports:
+        if report.refused and not set(report.accepted) - {1}:  # at size 1 it was broadcast, not moved
+            if (counted := _numbers_along(report.name, inputs)) is not None:
+                raise DynamicError(
+                    f"dimension '{report.name}' cannot be tried: at every other size the PyTorch model refuses the "
+                    f"numbers made up for '{counted}'",
+                    where=f"{report.name} = {report.refused_sizes}: {report.message}",
+                    next_step="compute them in the model if they must fit other inputs, or leave it out of dynamic",
+                )
+            raise DynamicError(
+                f"dimension '{report.name}' cannot vary: the PyTorch model refuses every other size",
+                where=f"{report.name} = {report.refused_sizes}: {report.message}",
+                next_step=_same_size(report.name, inputs) or "leave it out of dynamic",
+            )
+
+
+def _numbers_along(root: str, inputs: Sequence[ProofInput]) -> str | None:
+    """Return an input of one whole number a step of the dimension: its values may have to fit others."""
+    for given in inputs:
+        array = given.example
+        if array.dtype.kind in "iu" and array.ndim == 1 and any(d.root == root for d in given.dims.values()):
+            return given.name
+    return None
+
+
+def _same_size(root: str, inputs: Sequence[ProofInput]) -> str:
+    """Return advice about axes of the same size that are not dynamic: they may be the same dimension."""
+    size = cases.example_sizes(inputs)[root]
+    places = [
+        f"{given.name}:{axis}={root}"
+        for given in inputs
+        for axis, n in enumerate(given.example.shape)
+        if n == size and axis not in given.dims
+    ]
+    return f"leave it out, or if these are the same dimension add {', '.join(places[:3])}" if places else ""
+
+
+def _read_dynamic(
+    subject: Subject,
+    call: Call,
+    examples: Sequence[Call],
+    options: ExampleOptions,
+    declared: Declared | None,
+    names: tuple[list[str], list[str]],
+) -> DynamicSpec:
+    """Return the dynamic axes: the ONNX model's, those in which examples differ, the program's, or the user's."""
+    input_names, output_names = names
+    if declared is not None:
+        own = dict(zip(input_names, call.names, strict=True))
+        return DynamicSpec({own[name]: axes for name, axes in declared.items() if name in own})
+    if isinstance(options.dynamic, str) and options.dynamic == "auto":
+        if not examples:
+            raise DynamicError(
+                'dynamic="auto" needs more than one example to see what varies',
+                next_step="give examples=[(other_input,), ...]",
+            )
+        return DynamicSpec(dynamic_dims.infer([call, *examples]))
+    if options.dynamic is None and subject.program is not None:
+        return DynamicSpec(_program_dims(call, subject.program))
+    return dynamic_dims.read(options.dynamic, call, input_names=input_names, output_names=output_names)
+
+
+def _fixed_findings(call: Call) -> list[Finding]:
+    return [
+        Finding(f"input '{f.name}' is no tensor: its value {f.value!r} is fixed in the graph")
+        for f in call.fixed
+        if as_tensor(f.value) is not None or isinstance(f.value, str)
+    ]
+
+
+def _complex_findings(
+    reference: Reference, call: Call, input_names: Sequence[str], output_names: Sequence[str]
+) -> list[Finding]:
+    own = reference.output_names
+    outputs = [output_names[own.index(name)] for name in reference.complex_outputs]
+    inputs = [n for n, tensor in zip(input_names, call.tensors, strict=True) if tensor.is_complex()]
     named = [("input", name) for name in inputs] + [("output", name) for name in outputs]
     return [
         Finding(f"{kind} '{name}' is complex: a last axis of two holds its real and imaginary parts")

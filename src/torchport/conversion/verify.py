@@ -14,7 +14,8 @@ import torch
 from torchport.capture import models
 from torchport.capture.reference import Mode
 from torchport.capture.structure import Call, signature_of
-from torchport.conversion.subject import Job, Progress
+from torchport.conversion.options import ExampleOptions, Progress
+from torchport.conversion.subject import opened
 from torchport.engines.registry import DEFAULT
 from torchport.engines.session import Session, open_session
 from torchport.errors import InputError
@@ -62,15 +63,13 @@ def verify(
     args, kwargs = models.example_arguments(subject, args, kwargs)
     if not args and not kwargs:
         args, kwargs = _made_up_inputs(session, subject.target)
-    job = Job(against, args, kwargs, dynamic=dynamic, examples=examples, mode=mode, progress=progress)
-    with job.opened():
-        job.meet(
-            names=_match_names(session, job.call),
-            declared=declared_dims(session) if dynamic is None else None,
-        )
-        job.say("proving")
+    call = models.call(subject, args, kwargs)
+    options = ExampleOptions(dynamic=dynamic, examples=examples, mode=mode, progress=progress)
+    declared = declared_dims(session) if dynamic is None else None
+    with opened(subject, call, options, names=_match_names(session, call), declared=declared, engine=engine) as source:
+        options.say("proving")
         with silence():
-            proof = job.examiner(engine).examine(candidate(session, job.input_names, job.output_names))
+            proof = source.examiner.examine(candidate(session, source.input_names, source.output_names))
         ran = tuple(Finding(f"{name} has no kernel: PyTorch ran it for the proof") for name in session.in_python)
         proof = dataclasses.replace(proof, findings=(*proof.findings, *ran))
         if proof.failures:
