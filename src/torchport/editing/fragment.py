@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from torchport.errors import InputError, OpsetError, did_you_mean
 from torchport.files.onnx_files import ModelLike, as_model
-from torchport.irtools.schemas import _named_alike
+from torchport.irtools.schemas import with_name
 from torchport.irtools.traversal import opset_of
 from torchport.opset.convert import convert
 
@@ -131,7 +131,7 @@ def operator(name: str, inputs: int, outputs: int, attributes: Mapping[str, ir.A
     domain, _, kind = name.rpartition("::")
     values = [ir.Value(name=f"i{n}") for n in range(inputs)]
     domain = "" if domain == "ai.onnx" else domain
-    node = ir.Node(domain, kind, values, [_named_alike(k, a) for k, a in attributes.items()], num_outputs=outputs)
+    node = ir.Node(domain, kind, values, [with_name(k, a) for k, a in attributes.items()], num_outputs=outputs)
     for number, value in enumerate(node.outputs):
         value.name = f"o{number}"
     return Fragment(ir.Graph(values, node.outputs, nodes=[node], name=kind), f"'{name}'")

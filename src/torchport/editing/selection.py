@@ -13,7 +13,7 @@ from torchport.editing.patterns import matches, python_matches
 from torchport.errors import InputError
 from torchport.irtools.names import check_owned, unknown, where
 from torchport.irtools.traversal import Match, Scope, all_nodes, scoped_nodes, subgraphs
-from torchport.irtools.types import _operator
+from torchport.irtools.types import operator_name
 
 Nodes = str | ir.Node | Sequence[str | ir.Node]
 Tensor = str | ir.Value
@@ -71,7 +71,7 @@ def _called(model: ir.Model, text: str) -> list[ir.Node]:
         found = [n for n in nodes if fnmatch.fnmatchcase(n.name or "", text)]
     found = found or _without_domain(nodes, text) or [n for n in nodes if any(v.name == text for v in n.outputs)]
     if not found:
-        known = {n.name or "" for n in nodes} | {_operator(n) for n in nodes}
+        known = {n.name or "" for n in nodes} | {operator_name(n) for n in nodes}
         raise unknown(text, "node or operator", known)
     return found
 
@@ -79,7 +79,7 @@ def _called(model: ir.Model, text: str) -> list[ir.Node]:
 def _without_domain(nodes: list[ir.Node], text: str) -> list[ir.Node]:
     """The nodes of an operator whose domain is not said; an error where that is needed to tell two apart."""
     found = [n for n in nodes if n.op_type == text]
-    operators = sorted({_operator(n) for n in found})
+    operators = sorted({operator_name(n) for n in found})
     if len(operators) > 1:
         raise InputError(f"several operators are called '{text}'", next_step=f"say which: {', '.join(operators)}")
     return found

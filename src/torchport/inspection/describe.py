@@ -29,7 +29,7 @@ from torchport.irtools.node_reader import constant_tensor, is_constant_node
 from torchport.irtools.polynomials import Size
 from torchport.irtools.shapes import Shapes
 from torchport.irtools.traversal import all_nodes, captured_values, inlined, subgraphs
-from torchport.irtools.types import dtype_name, is_own, operator_name, type_text
+from torchport.irtools.types import dtype_name, is_custom, operator_name, type_text
 from torchport.process import silence
 from torchport.results import TensorInfo
 
@@ -224,7 +224,7 @@ def _captured(graph: ir.Graph) -> tuple[str, ...]:
 def _own_operators(model: ir.Model, nodes: list[ir.Node], named: Any) -> tuple[OwnOperator, ...]:
     entries = {e["name"]: e for e in named or () if isinstance(e, dict) and isinstance(e.get("name"), str)}
     bodies = {f"{domain}::{name}" for domain, name, _ in model.functions}
-    counts = collections.Counter(operator_name(n) for n in nodes if is_own(n.domain))
+    counts = collections.Counter(operator_name(n) for n in nodes if is_custom(n))
     return tuple(
         OwnOperator(
             name,

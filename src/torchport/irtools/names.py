@@ -8,12 +8,12 @@ import onnx_ir as ir
 
 from torchport.errors import InputError, did_you_mean
 from torchport.irtools.traversal import all_nodes, all_values, graphs, own_values, subgraphs
-from torchport.irtools.types import _operator
+from torchport.irtools.types import operator_name
 
 
 def where(node: ir.Node) -> str:
     """How an error names a node."""
-    return f"node '{node.name}' ({_operator(node)})"
+    return f"node '{node.name}' ({operator_name(node)})"
 
 
 def check_owned(model: ir.Model, *given: ir.Node | ir.Value) -> None:

@@ -35,7 +35,7 @@ def dtype_at(schema: Any, index: int, kinds: Mapping[str, ir.DataType]) -> ir.Da
 _NUMBERS = {"float32": "FLOAT", "float64": "DOUBLE", "half": "FLOAT16"}
 
 
-def _named_alike(name: str, attribute: ir.Attr) -> ir.Attr:
+def with_name(name: str, attribute: ir.Attr) -> ir.Attr:
     if attribute.is_ref():
         return ir.RefAttr(name, str(attribute.ref_attr_name), attribute.type)
     return ir.Attr(name, attribute.type, attribute.value)
@@ -78,7 +78,7 @@ def attributes_of(given: Mapping[str, Any], schema: Any | None) -> dict[str, ir.
 
 def _attribute(name: str, value: Any, known: Any | None) -> ir.Attr:
     if isinstance(value, ir.Attr):
-        return _named_alike(name, value)
+        return with_name(name, value)
     kind = None if known is None else ir.AttributeType(int(known.type.value))
     try:
         return ir.convenience.convert_attribute(name, _plain(value, kind), kind)

@@ -29,9 +29,10 @@ def operator_name(node: ir.Node) -> str:
     return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}::{node.op_type}"
 
 
-def is_own(domain: str) -> bool:
-    """Whether a domain is neither ONNX's nor an engine's."""
-    return bool(domain) and not any(domain == d or domain.startswith(d + ".") for d in _KNOWN_DOMAINS)
+def is_custom(node: ir.Node) -> bool:
+    """Check that a node's operator is neither ONNX's nor an engine's own."""
+    known = any(node.domain == d or node.domain.startswith(d + ".") for d in _KNOWN_DOMAINS)
+    return bool(node.domain) and not known
 
 
 def dtype_name(dtype: ir.DataType | None) -> str:
@@ -48,10 +49,6 @@ def type_text(kind: ir.TypeProtocol | None) -> str:
     if isinstance(kind, ir.OptionalType):
         return f"optional({type_text(kind.elem_type)})"
     return dtype_name(kind.dtype if kind is not None else None)
-
-
-def _operator(node: ir.Node) -> str:
-    return f"{node.domain}::{node.op_type}" if node.domain else node.op_type
 
 
 def dtype_named(text: str) -> ir.DataType:
@@ -89,14 +86,3 @@ def described(value: ir.Value) -> str:
     dims = [] if value.shape is None else [d if isinstance(d, int) else d.value for d in value.shape]
     shape = "" if value.shape is None else f"[{','.join('?' if d is None else str(d) for d in dims)}]"
     return f"{type_text(value.type)}{shape}"
-
-
-# what ONNX and its engines bring; every other domain is somebody's own
-KNOWN_DOMAINS = frozenset(
-    {"", "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview", "ai.onnx.preview.training"}
-    | {"com.microsoft", "com.microsoft.nchwc", "com.microsoft.experimental", "com.ms.internal.nhwc"}
-)
-
-
-def is_custom(node: ir.Node) -> bool:
-    return node.domain not in KNOWN_DOMAINS

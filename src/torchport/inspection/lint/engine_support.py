@@ -15,7 +15,7 @@ from torchport.inspection.lint.fault import Fault
 from torchport.irtools import metadata
 from torchport.irtools.inference import fill_in, infer_shapes
 from torchport.irtools.traversal import all_nodes, subgraphs
-from torchport.irtools.types import dtype_name, is_own, operator_name
+from torchport.irtools.types import dtype_name, is_custom, operator_name
 
 
 def kernel_faults(proto: ModelProto, engine: str) -> Iterator[Fault]:
@@ -39,7 +39,7 @@ def kernel_faults(proto: ModelProto, engine: str) -> Iterator[Fault]:
     fill_in(model.graph, model.opset_imports.get("", 1))
     answers: dict[Use, bool] = {}
     for node in all_nodes(model):
-        if is_own(node.domain):
+        if is_custom(node):
             yield from _own(model, node)
             continue
         use = use_of(node)
