@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import onnx
 import onnx_ir as ir
+from networkx.utils import UnionFind  # type: ignore[import-untyped,unused-ignore]
 from onnx_ir.passes.common import LiftConstantsToInitializersPass, RemoveUnusedNodesPass
 
 from torchport.comparison.quantized_tensors import FLOATS, Carriers, fake_quantized
@@ -80,19 +81,19 @@ class Restorer:
 
     def _grouped(self) -> Iterator[tuple[int, ...]]:
         """Nodes that are one layer, by their places."""
-        sets = _Sets(len(self._nodes))
+        sets = UnionFind(range(len(self._nodes)))
         makers = {v: i for i, n in enumerate(self._nodes) for v in n.outputs}
         modules: dict[str, int] = {}
         sizes = collections.Counter(module_of(n) for n in self._nodes if n not in self._constant)
         for i, node in enumerate(self._nodes):
             module = module_of(node)
             if module and self._nodes[i] not in self._constant and not self._is_most(sizes[module]):
-                sets.join(modules.setdefault(module, i), i)
+                sets.union(modules.setdefault(module, i), i)
             for value in used_values(node):
                 maker = makers.get(value)
                 if maker is not None and not self.is_constant(value) and self.carriers.hidden(str(value.name)):
-                    sets.join(maker, i)
-        for places in sets.groups():
+                    sets.union(maker, i)
+        for places in sorted(map(sorted, sets.to_sets())):
             given = [v for i in places if self._nodes[i] not in self._constant for v in self._nodes[i].outputs]
             if any(v.dtype in FLOATS for v in given):
                 yield tuple(places)
@@ -234,28 +235,6 @@ class _Restored:
         old.replace_all_uses_with(new, replace_graph_outputs=True)
         if ends:
             old.name, new.name, new.shape = f"{old.name}_before", old.name, shape
-
-
-class _Sets:
-    """Numbers that belong together."""
-
-    def __init__(self, count: int) -> None:
-        self._above = list(range(count))
-
-    def _top(self, number: int) -> int:
-        while self._above[number] != number:
-            self._above[number] = number = self._above[self._above[number]]
-        return number
-
-    def join(self, one: int, other: int) -> None:
-        first, second = sorted((self._top(one), self._top(other)))
-        self._above[second] = first
-
-    def groups(self) -> list[list[int]]:
-        found: dict[int, list[int]] = {}
-        for number in range(len(self._above)):
-            found.setdefault(self._top(number), []).append(number)
-        return list(found.values())
 
 
 def _lifted(model: ir.Model) -> ir.Model:

@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from torchport.errors import FileError
+from torchport.irtools.names import own_tensor
 from torchport.numerics.streaming import Errors
 from torchport.numerics.tolerance import EXACT, largest
 from torchport.tensors import Array
@@ -117,15 +118,7 @@ def _numbers(tensor: ir.TensorProtocol) -> Array:
 def _own_view(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
     if not isinstance(tensor, ir.ExternalTensor) or tensor.raw is not None:
         return tensor
-    return ir.ExternalTensor(
-        tensor.location,
-        tensor.offset,
-        tensor.length,
-        tensor.dtype,
-        shape=tensor.shape,
-        name=tensor.name or "",
-        base_dir=tensor.base_dir,
-    )
+    return own_tensor(tensor, tensor.name or "")
 
 
 def _pieces(a: Array, b: Array) -> Iterator[tuple[Array, Array]]:
