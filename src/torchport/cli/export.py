@@ -9,6 +9,7 @@ import click
 from torchport.cli.ops import load_libraries
 from torchport.cli.options import gather, library_option, load, model_options
 from torchport.cli.output import common, print_json, progress
+from torchport.engines.registry import DEFAULT
 
 
 @click.command("export", short_help="Export a PyTorch model to ONNX and prove it right.")
@@ -39,6 +40,13 @@ from torchport.cli.output import common, print_json, progress
 )
 @click.option("--no-fold", is_flag=True, help="Do not fold constants.")
 @library_option
+@click.option(
+    "--target",
+    default=DEFAULT,
+    show_default=True,
+    metavar="ENGINE",
+    help="Work around this engine's faults, and prove the model in it; none for the plain graph.",
+)
 @click.option("--custom-opset", multiple=True, metavar="DOMAIN=N", help="Version of an operator domain of yours.")
 @click.option("--allow-unproven", is_flag=True, help="Save even if the proof fails; the model says so.")
 @click.option("--verbose", is_flag=True, help="Let torch's own messages through.")
@@ -52,6 +60,7 @@ def command(
     output_names: str | None,
     drop_unused_inputs: bool,
     no_fold: bool,
+    target: str,
     custom_opset: tuple[str, ...],
     inputs: tuple[str, ...],
     dynamic: tuple[str, ...],
@@ -91,6 +100,7 @@ def command(
             output_names=output_names.split(",") if output_names else None,
             keep_unused_inputs=not drop_unused_inputs,
             fold_constants=not no_fold,
+            target=None if target == "none" else target,
             custom_opsets=_versions(custom_opset),
             progress=say,
             **options,

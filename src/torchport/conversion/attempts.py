@@ -211,6 +211,7 @@ class Attempts:
             proof=best.proof,
             unproven="" if proven else best.problem,
             operators=custom_operators.described(best.model, self.libraries),
+            workarounds={self.options.engine: {w.name: w.nodes for w in best.workarounds}} if best.workarounds else {},
         )
         return Exported(
             model=best.model,

@@ -16,6 +16,7 @@ from torchport.capture.routes.route import order
 from torchport.conversion.attempts import Attempts
 from torchport.conversion.options import DEFAULT_OPSET, ExportOptions, Progress, Weights
 from torchport.conversion.subject import opened
+from torchport.engines.registry import DEFAULT
 from torchport.files import onnx_files
 from torchport.files.filesystem import check_target
 from torchport.process import silence
@@ -42,6 +43,7 @@ def export(
     custom_opsets: Mapping[str, int] | None = None,
     translations: Mapping[Any, Callable[..., Any]] | None = None,
     libraries: Sequence[str | os.PathLike[str]] = (),
+    target: str | None = DEFAULT,
     allow_unproven: bool = False,
     verbose: bool = False,
     progress: Progress | None = None,
@@ -69,6 +71,8 @@ def export(
         translations: ONNX translations for torch operators, as torch's `custom_translation_table`.
         libraries: operator libraries for ONNX Runtime that the proof may load, by path; those of operators defined with
             `tp.operator` need not be named.
+        target: the engine that the model is for. Its known faults are worked around, it proves the model, and the
+            model's metadata lists the workarounds. None proves and saves the plain graph.
         allow_unproven: save even if the proof fails; the model's metadata says so.
         verbose: let torch's own messages through.
         progress: called with one line at each step.
@@ -96,6 +100,7 @@ def export(
         custom_opsets=custom_opsets,
         translations=translations,
         libraries=libraries,
+        target=target,
         allow_unproven=allow_unproven,
         verbose=verbose,
         progress=progress,

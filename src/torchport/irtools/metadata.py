@@ -26,6 +26,7 @@ PREFIX = "torchport."
 PROOF = "torchport.proof"
 UNPROVEN = "torchport.unproven"  # why nothing was proven
 OPERATORS = "torchport.operators"  # the custom operators, with the libraries that have their kernels
+WORKAROUNDS = "torchport.workarounds"  # of an engine's faults, by engine
 
 ANNOTATION = "quant_parameter_tensor_names"  # where onnx-ir keeps the tensors a quantization annotation names
 
@@ -53,7 +54,13 @@ def find_origin(model: ir.Model, node_name: str) -> Origin | None:
 
 
 def write(
-    model: ir.Model, *, route: str, proof: Proof, unproven: str = "", operators: list[dict[str, Any]] | None = None
+    model: ir.Model,
+    *,
+    route: str,
+    proof: Proof,
+    unproven: str = "",
+    operators: list[dict[str, Any]] | None = None,
+    workarounds: dict[str, dict[str, int]] | None = None,
 ) -> None:
     """Write the export's record into the model's metadata. No dates: the same export gives the same bytes."""
     model.producer_name = "torchport"
@@ -65,6 +72,8 @@ def write(
     }
     if operators:
         entries[OPERATORS] = operators
+    if workarounds:  # by engine, each with the number of nodes it changed
+        entries[WORKAROUNDS] = workarounds
     if unproven:
         entries[UNPROVEN] = unproven
     for key, value in entries.items():
