@@ -15,7 +15,7 @@ import torchport as tp
 from torchport.editing.registry import EDITS
 from torchport.editing.transaction import Snapshot, all_or_nothing
 from torchport.errors import InputError
-from torchport.irtools.traversal import all_nodes, each_value
+from torchport.irtools.traversal import all_nodes, all_values
 
 TEXT = """<ir_version: 9, opset_import: ["": 18, "my": 1], producer_name: "me">
 g (float[batch,4] x, bool c, float[4] bias) => (float[batch,4] y, float[batch,4] z)
@@ -56,9 +56,9 @@ def make(edit: str = "") -> ir.Model:
 
 def state(model: ir.Model) -> tuple[Any, ...]:
     """Everything that is saved, and which objects it consists of, with their users."""
-    objects = [id(model.graph), *map(id, all_nodes(model)), *map(id, each_value(model))]
-    uses = {id(v): {(id(u.node), u.idx) for u in v.uses()} for v in each_value(model)}
-    graphs = [v.graph for v in each_value(model)], [n.graph for n in all_nodes(model)]
+    objects = [id(model.graph), *map(id, all_nodes(model)), *map(id, all_values(model))]
+    uses = {id(v): {(id(u.node), u.idx) for u in v.uses()} for v in all_values(model)}
+    graphs = [v.graph for v in all_values(model)], [n.graph for n in all_nodes(model)]
     return ir.to_proto(model).SerializeToString(deterministic=True), objects, uses, graphs
 
 
