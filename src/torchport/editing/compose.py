@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ from torchport.editing.fragment import take_functions
 from torchport.editing.selection import tensor_name
 from torchport.errors import InputError, did_you_mean
 from torchport.files.onnx_files import ModelLike, as_model
+from torchport.irtools.dims import change_dims, dim_names, dim_with, evaluated, symbols
 from torchport.irtools.inference import infer_missing
 from torchport.irtools.metadata import ANNOTATION, PROOF, UNPROVEN
 from torchport.irtools.names import FreshNames, rename
@@ -143,38 +143,31 @@ def _since(node: ir.Node, version: int) -> Any:
 
 def _tell_dimensions_apart(one: ir.Model, two: ir.Model) -> None:
     """A name that both have need not be one size: the second's get names of their own, until they are connected."""
-    taken = _symbols(one)
-    for name in sorted(taken & _symbols(two)):
+    taken = dim_names(one)
+    for name in sorted(taken & dim_names(two)):
         number = 1
-        while f"{name}_{number}" in taken | _symbols(two):
+        while f"{name}_{number}" in taken | dim_names(two):
             number += 1
         _substitute(two, name, f"{name}_{number}")
 
 
-def _symbols(model: ir.Model) -> set[str]:
-    shapes = [v.shape for v in all_values(model.graph) if v.shape is not None]
-    return {d.value for shape in shapes for d in shape if isinstance(d, ir.SymbolicDim) and d.value is not None}
-
-
 def _substitute(model: ir.Model, name: str, by: str | int) -> None:
-    """Give a dimension another name, or a size, wherever it is, also inside a formula such as ``2*N``."""
-    word = re.compile(rf"(?<![\w]){re.escape(name)}(?![\w])")
-    for value in all_values(model.graph):
-        if value.shape is None or value.const_value is not None:
-            continue
-        dims = [d if isinstance(d, int) else d.value for d in value.shape]
-        new = [_substituted(d, name, by, word) for d in dims]
-        if new != dims:
-            value.shape = ir.Shape(new)
+    """Give a dimension another name, or a size, wherever it is, also inside an expression such as ``2*N``."""
+
+    def changed(text: str) -> str | int:
+        if text == name:
+            return by
+        if name not in symbols(text):
+            return text
+        return evaluated(text, {name: by}) if isinstance(by, int) else dim_with(text, {name: _operand(by)})
+
+    for value in all_values(model):
+        if value.const_value is None:
+            change_dims(value, changed)
 
 
-def _substituted(dim: int | str | None, name: str, by: str | int, word: re.Pattern[str]) -> int | str | None:
-    if dim == name:
-        return by
-    if not isinstance(dim, str) or not word.search(dim):
-        return dim
-    text = word.sub(str(by) if str(by).isalnum() else f"({by})", dim)
-    return text if re.search(r"[A-Za-z_]", text) else None  # a formula of numbers only: inference finds its size
+def _operand(text: str) -> str:
+    return text if text.isidentifier() else f"({text})"
 
 
 def _unify(one: ir.Model, two: ir.Model, output: ir.Value, taken: ir.Value) -> None:

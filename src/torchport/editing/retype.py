@@ -10,7 +10,7 @@ import onnx_ir as ir
 from torchport.errors import InputError
 from torchport.inspection.lint.operators import clean
 from torchport.irtools.dims import dim_names, dims_in, size_of
-from torchport.irtools.inference import contradiction, infer_missing
+from torchport.irtools.inference import InferenceError, contradiction, infer_missing, infer_shapes
 from torchport.irtools.names import where
 from torchport.irtools.shapes import Shapes
 from torchport.irtools.traversal import Match, Scope, all_nodes, all_values, bodies, subgraphs, used_values
@@ -50,10 +50,10 @@ def _nameable(shape: ir.Shape | None, outer: Sequence[ir.Value]) -> ir.Shape | N
 def _inferred(proto: onnx.ModelProto, title: str, *, strict: bool) -> onnx.ModelProto:
     try:
         onnx.checker.check_model(_checkable(proto)) if strict else None
-        return onnx.shape_inference.infer_shapes(proto, data_prop=True, strict_mode=strict, check_type=strict)
-    except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError) as error:
+        return infer_shapes(proto, strict=strict, check_type=strict)
+    except (InferenceError, onnx.checker.ValidationError) as error:
         if "instead is null" in str(error):  # behind an operator of one's own nobody knows the type
-            return onnx.shape_inference.infer_shapes(proto, data_prop=True)
+            return infer_shapes(proto)
         lines = [line for line in str(error).splitlines() if line.strip()]
         raise InputError(
             f"{title} does not fit: {clean(ValueError(lines[0] if lines else ''))}",

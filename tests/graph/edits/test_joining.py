@@ -230,3 +230,18 @@ def test_side_by_side_with_inputs_of_one_name_that_differ() -> None:
 def test_what_does_not_fit_is_refused(second: str, connect: dict[str, str] | None, words: str) -> None:
     with pytest.raises(InputError, match=words):
         chain(model(FIRST), model(second), connect=connect)
+
+
+def test_a_dimension_that_gets_a_size_has_it_in_expressions_too() -> None:
+    head = model("h (float[N,4] a) => (float[M] b) { s = Constant<value_ints = [-1]>()  b = Reshape(a, s) }")
+    head.graph.outputs[0].shape = ir.Shape(["4*N"])
+    whole = chain(model("g (float[2,4] x) => (float[2,4] y) { y = Relu(x) }"), head)
+    assert list(whole.graph.outputs[0].shape or ()) == [8]
+
+
+def test_a_dimension_that_is_only_in_an_expression_is_told_apart_too() -> None:
+    other = model("h (float[2,M] a) => (float[2,M] b) { b = Relu(a) }")
+    for value in (other.graph.inputs[0], other.graph.outputs[0]):
+        value.shape = ir.Shape([2, "2*N"])
+    both = merge(model("g (float[N,4] x) => (float[N,4] y) { y = Relu(x) }"), other)
+    assert [str(v.shape) for v in both.graph.outputs] == ["[N,4]", "[2,2*N_1]"]
