@@ -50,7 +50,7 @@ def test_an_error_is_born_where_the_input_agrees_and_the_output_does_not(good: s
     spread = _spread(_graph(*CHAIN), good, bad)
     region = spread.first()
     assert region is not None
-    assert _names(region.nodes) == [born] == _names(spread.born())
+    assert _names(region.nodes) == [born] == _names(spread.introduced())
 
 
 def test_nodes_between_what_agrees_and_what_differs_are_all_suspects() -> None:
@@ -69,20 +69,20 @@ def test_a_tensor_without_a_partner_is_innocent_if_what_is_made_of_it_agrees() -
 def test_an_uncertain_difference_before_something_that_agrees_is_no_birth() -> None:
     graph = _graph(*CHAIN)
     doubtful = _spread(graph, "a c", "b", certain="")
-    assert _names(doubtful.born()) == ["n_d"]
+    assert _names(doubtful.introduced()) == ["n_d"]
 
 
 def test_a_certain_difference_that_a_relu_hides_is_not_blamed_if_the_outputs_come_from_what_agrees() -> None:
     graph = _graph("a = Neg(x)", "b = Relu(a)", "d = Neg(b)")
     spread = _spread(graph, "b", "a")
-    assert _names(spread.born()) == ["n_d"]
+    assert _names(spread.introduced()) == ["n_d"]
 
 
 def test_two_faults_are_two_births_and_the_first_is_named() -> None:
     graph = _graph("a = Neg(x)", "b = Neg(z)", "d = Add(a, b)")
     spread = _spread(graph, "", "a b")
     region = spread.first()
-    assert _names(spread.born()) == ["n_a", "n_b"]
+    assert _names(spread.introduced()) == ["n_a", "n_b"]
     assert region is not None
     assert _names(region.nodes) == ["n_a"]
 
@@ -91,28 +91,28 @@ def test_an_error_on_one_branch_leaves_the_other_alone() -> None:
     graph = _graph("a = Neg(x)", "b = Exp(a)", "c = Neg(a)", "d = Add(b, c)")
     spread = _spread(graph, "a c", "b")
     assert {str(v.name) for v in spread.off} == {"b", "d"}
-    assert _names(spread.born()) == ["n_b"]
+    assert _names(spread.introduced()) == ["n_b"]
 
 
 def test_nothing_wrong_is_no_divergence() -> None:
     spread = Spread(_graph(*CHAIN), list("abcd"), [], ends=set(), sure=list("abcd"), certain=[])
     assert spread.first() is None
-    assert not spread.born()
+    assert not spread.introduced()
     assert not spread.off
 
 
 def test_what_agrees_but_not_closely_does_not_end_the_search_for_what_surely_differs_before_it() -> None:
     """A mask of -10,000 makes the errors of scores small beside it."""
-    assert _names(_spread(_graph(*CHAIN), "b", "a c", sure="").born()) == ["n_a"]
-    assert _names(_spread(_graph(*CHAIN), "b", "a c", sure="b").born()) == ["n_c"]
-    assert _names(_spread(_graph(*CHAIN), "b", "a c", sure="", certain="c").born()) == ["n_c"]
+    assert _names(_spread(_graph(*CHAIN), "b", "a c", sure="").introduced()) == ["n_a"]
+    assert _names(_spread(_graph(*CHAIN), "b", "a c", sure="b").introduced()) == ["n_c"]
+    assert _names(_spread(_graph(*CHAIN), "b", "a c", sure="", certain="c").introduced()) == ["n_c"]
 
 
 def test_a_tensor_that_was_compared_with_nothing_is_no_birth() -> None:
     graph = _graph("a = Neg(x)", "b = Neg(z)", "c = Abs(b)", "d = Add(a, c)")
     spread = _spread(graph, "", "a")
-    assert _names(spread.born()) == ["n_a"]
-    assert {str(v.name) for v in spread.carried} == {"d"}
+    assert _names(spread.introduced()) == ["n_a"]
+    assert {str(v.name) for v in spread.propagated} == {"d"}
 
 
 def _pair(relative: float, *, ok: bool) -> Pair:

@@ -74,7 +74,7 @@ def compare(
         data: many samples: a folder of ``.npz``, one such file, or an iterable of what `inputs` takes.
         data_b: the same calls as recorded on `b`'s side. Both sides are compared on `data`; that the inputs themselves
             differ is a finding.
-        layers: compare every tensor inside too, and find where the error is born; on the worst sample.
+        layers: compare every tensor inside too, and find where the error is introduced; on the worst sample.
         isolate: with `layers`, also give each node the reference's inputs, so that errors do not add up.
         precision: for a float16 or int8 ONNX model `b` of the float `a`: which layers need more precision.
         engines: what runs the ONNX models: one for two models; two or more without `b`.
@@ -102,9 +102,17 @@ def compare(
         raise OptionError(f"no tensor fits into {budget} bytes", next_step="give --memory 1GiB, or budget=1 << 30")
     check_outputs(outputs or {})
     check_engines(engines, alone=b is None)
-    asked = Tolerance(rtol, atol) if rtol is not None and atol is not None else None
-    common = _Asked(
-        layers or isolate, isolate, precision, dict(outputs or {}), asked, dict(metrics or {}), budget, save, libraries
+    tolerance = Tolerance(rtol, atol) if rtol is not None and atol is not None else None
+    common = _Options(
+        layers or isolate,
+        isolate,
+        precision,
+        dict(outputs or {}),
+        tolerance,
+        dict(metrics or {}),
+        budget,
+        save,
+        libraries,
     )
     say = progress or (lambda text: None)
     if save is not None:
@@ -118,7 +126,7 @@ def compare(
 
 
 @dataclasses.dataclass(frozen=True)
-class _Asked:
+class _Options:
     layers: bool
     isolate: bool
     precision: bool
@@ -131,10 +139,10 @@ class _Asked:
 
 
 def _in_engine(
-    model: Any, engines: tuple[str, str], asked: _Asked, say: Progress, inputs: Any, data: Any
+    model: Any, engines: tuple[str, str], options: _Options, say: Progress, inputs: Any, data: Any
 ) -> Comparison:
     """One further engine; that it fails is a result, so that the others get their turn."""
-    comparing = _Comparing((model, model), engines, asked, say)
+    comparing = _Comparing((model, model), engines, options, say)
     try:
         return comparing.run(inputs, data, None)
     except (EngineError, EngineMissingError) as error:
@@ -145,12 +153,12 @@ def _in_engine(
 
 
 class _Comparing:
-    def __init__(self, sources: tuple[Any, Any], engines: tuple[str, str], asked: _Asked, say: Progress) -> None:
-        self._sources, self._engines, self._asked, self._say = sources, engines, asked, say
+    def __init__(self, sources: tuple[Any, Any], engines: tuple[str, str], options: _Options, say: Progress) -> None:
+        self._sources, self._engines, self._options, self._say = sources, engines, options, say
         self._stack = contextlib.ExitStack()
         self._findings: list[Finding] = []
-        self._told_order = False
-        self.at_work = 0  # which side is being asked
+        self._order_noted = False
+        self.at_work = 0  # the side that is running
 
     def run(self, inputs: Any, data: Any, data_b: Any) -> Comparison:
         with self._stack:
@@ -175,7 +183,7 @@ class _Comparing:
     def _open_onnx(self, number: int) -> OnnxSide:
         engine = self._engines[number]
         label = engine if self._engines[0] != self._engines[1] else ""
-        return OnnxSide(self._sources[number], engine, self._asked.libraries, label)
+        return OnnxSide(self._sources[number], engine, self._options.libraries, label)
 
     def _side(self, number: int, opened: Mapping[int, OnnxSide], first: Sample) -> Side:
         if number in opened:
@@ -185,9 +193,9 @@ class _Comparing:
 
     def _compare(self, sides: tuple[Side, Side], samples: Iterable[Sample], same: SameInputs) -> Comparison:
         models = [side.model for side in sides if isinstance(side, OnnxSide)]
-        limits = limits_for(models, self._asked.tolerance)
+        limits = limits_for(models, self._options.tolerance)
         self._findings += limits.findings
-        seen = Seen(keep=self._asked.precision)
+        seen = Seen(keep=self._options.precision)
         answers: list[Mapping[str, Any]] = []  # to the worst sample
         notes = InputNotes(self._findings)
         for number, sample in enumerate(samples, start=1):
@@ -196,7 +204,7 @@ class _Comparing:
             with on_sample(sample):
                 take(sides, sample)
                 notes.look(sample, sides)
-                given = [self._asked_of(n, side, numbers(sample)) for n, side in enumerate(sides)]
+                given = [self._run(n, side, numbers(sample)) for n, side in enumerate(sides)]
                 seen.add(sample, self._outputs(given[0], given[1], limits))
             answers = given if seen.worst is sample else answers
         same.close()
@@ -204,12 +212,12 @@ class _Comparing:
         take(sides, seen.worst)
         agree = [f.name for f in seen.worst_figures if f.ok]
         left = self._left_out(sides, answers)
-        found = self._layers(sides, seen.worst, limits, agree, left) if self._asked.layers else Found()
+        found = self._layers(sides, seen.worst, limits, agree, left) if self._options.layers else Found()
         if len(agree) < len(seen.worst_figures) or any(isinstance(s, OnnxSide) and s.draws for s in sides):
             check_repeatable(sides, seen.worst, answers)
         outputs = seen.merged()
         self._findings += telling_nothing(answers[0], outputs)
-        precision = self._precision(sides, seen.samples, limits) if self._asked.precision else None
+        precision = self._precision(sides, seen.samples, limits) if self._options.precision else None
         return Comparison(
             (sides[0].label, sides[1].label),
             outputs,
@@ -227,12 +235,12 @@ class _Comparing:
         pairs = self._matched(answers[0], answers[1])
         compared = {one for one, _ in pairs}, {other for _, other in pairs}
         left = [[n for n in given if n not in names] for given, names in zip(answers, compared, strict=True)]
-        told: dict[str, Finding] = {}
+        findings: dict[str, Finding] = {}
         for side, other, names in zip(sides, reversed(sides), left, strict=True):
-            why = "--map leaves it out" if self._asked.outputs else f"{other.label} does not hold it"
+            why = "--map leaves it out" if self._options.outputs else f"{other.label} does not hold it"
             if not isinstance(side, SavedSide):  # which may hold tensors that are no outputs
-                told |= {n: Finding(f"output '{n}' was not compared: {why}") for n in names}
-        self._findings += told.values()
+                findings |= {n: Finding(f"output '{n}' was not compared: {why}") for n in names}
+        self._findings += findings.values()
         return left[1]
 
     def _layers(
@@ -249,9 +257,9 @@ class _Comparing:
                 numbers(sample),
                 limits,
                 agree=agree,
-                isolate=self._asked.isolate,
-                budget=self._asked.budget,
-                save=self._asked.save,
+                isolate=self._options.isolate,
+                budget=self._options.budget,
+                save=self._options.save,
                 say=self._say,
             )
 
@@ -275,7 +283,7 @@ class _Comparing:
             [one.fit(numbers(sample)) for sample in samples],
             tolerance=limits("float32"),
             engine=one.engine,
-            libraries=self._asked.libraries,
+            libraries=self._options.libraries,
             progress=self._say,
         )
 
@@ -284,8 +292,8 @@ class _Comparing:
         first = samples[0]
         found = [s for s in samples if s.arguments == first.arguments and set(s.arrays) == set(first.arrays)]
         if len(found) < len(samples):
-            told = f"which layers need more precision is told by {len(found)} of {len(samples)} samples"
-            self._findings.append(Finding(f"{told}: the others are called with other arguments"))
+            some = f"which layers need more precision is told by {len(found)} of {len(samples)} samples"
+            self._findings.append(Finding(f"{some}: the others are called with other arguments"))
         return found
 
     def _outputs(
@@ -299,13 +307,13 @@ class _Comparing:
         if isinstance(ours, ARRAYS) and isinstance(theirs, ARRAYS):
             reference, candidate = alike(np.asarray(ours), np.asarray(theirs))
             limit = limits(reference.dtype.name, theirs.dtype.name)
-            return measure(name, reference, candidate, tolerance=limit, metrics=self._asked.metrics)
+            return measure(name, reference, candidate, tolerance=limit, metrics=self._options.metrics)
         one, other = tensors_of(name, ours), tensors_of(name, theirs)
         pairs = zip(one, other, strict=False)
         items = [self._measured(f"{name}[{i}]", a, b, limits) for i, (a, b) in enumerate(pairs)]
         return measure_sequence(name, items, (len(one), len(other)))
 
-    def _asked_of(self, number: int, side: Side, feeds: Mapping[str, Array]) -> Mapping[str, Any]:
+    def _run(self, number: int, side: Side, feeds: Mapping[str, Array]) -> Mapping[str, Any]:
         self.at_work = number
         try:
             return side.ask(feeds)
@@ -314,21 +322,21 @@ class _Comparing:
             raise InputError(error.what, where=where, next_step=error.next_step) from error
 
     def _matched(self, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[tuple[str, str]]:
-        """Which output is which: as told, by name, else in order."""
-        told = self._asked.outputs
-        unknown = [n for n in told if n not in ours] + [n for n in told.values() if n not in theirs]
+        """Which output is which: as the options map them, by name, else in order."""
+        mapped = self._options.outputs
+        unknown = [n for n in mapped if n not in ours] + [n for n in mapped.values() if n not in theirs]
         if unknown:
             known = f"{', '.join(ours)} and {', '.join(theirs)}"
             raise InputError(f"there is no output '{unknown[0]}'", where=f"outputs: {known}")
-        if told:
-            return list(told.items())
+        if mapped:
+            return list(mapped.items())
         if set(ours) == set(theirs):
             return [(n, n) for n in theirs]
         both = [n for n in theirs if n in ours]
         if len(ours) == len(theirs):
             rest = list(zip((n for n in ours if n not in both), (n for n in theirs if n not in both), strict=True))
-            if len(rest) > 1 and not self._told_order:
-                self._told_order = True
+            if len(rest) > 1 and not self._order_noted:
+                self._order_noted = True
                 pairs = ", ".join(f"{one}={other}" for one, other in rest)
                 self._findings.append(Finding(f"outputs are compared in order: {pairs}; --map says otherwise"))
             return [*((n, n) for n in both), *rest]
@@ -341,18 +349,18 @@ class _Comparing:
         )
 
     def _keep(self, sample: Sample, fine: bool) -> str:
-        if self._asked.save is None or fine:
+        if self._options.save is None or fine:
             return sample.name if not fine else ""
-        target = Path(self._asked.save) / "worst.npz"
+        target = Path(self._options.save) / "worst.npz"
         save_call(target, dataclasses.replace(sample, arrays=numbers(sample)))
         return str(target)
 
 
-# Options of a comparison that cannot be meant.
+# Options of a comparison that contradict each other.
 
 
 def check_outputs(outputs: Mapping[str, str]) -> None:
-    told = list(outputs.values())
-    twice = [name for name in told if told.count(name) > 1]
+    names = list(outputs.values())
+    twice = [name for name in names if names.count(name) > 1]
     if twice:
         raise OptionError(f"output '{twice[0]}' is given twice", next_step="each output has one partner")

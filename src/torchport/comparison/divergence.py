@@ -1,6 +1,6 @@
-"""Where in a graph an error is born, told from what agrees and what does not.
+"""Where in a graph an error is introduced, found by what agrees and what does not.
 
-Not every tensor has a partner on the other side: a sum before its bias, a fused norm. Such a tensor is innocent if
+Not every tensor has a partner on the other side: a sum before its bias, a fused norm. Such a tensor is unaffected if
 something computed from it agrees again. The error is in the nodes between the last tensors that agree and the first
 that has a partner and does not.
 """
@@ -23,7 +23,7 @@ _TELLS_NOTHING = {
 
 @dataclasses.dataclass(frozen=True)
 class Region:
-    """Nodes among which an error is born.
+    """Nodes among which an error is introduced.
 
     Attributes:
         nodes: in order of execution; the error is certain to be in the first if there is one only.
@@ -65,7 +65,7 @@ class Spread:
                 self._users.setdefault(value, []).append(node)
         self._ends, self._sure, self._certain = set(ends), set(sure), set(certain)
         self.off = self._find_off()
-        self.carried = self._find_carried()
+        self.propagated = self._find_propagated()
 
     def _find_off(self) -> set[ir.Value]:
         """Tensors that the error is in.
@@ -73,7 +73,7 @@ class Spread:
         One that differs from a certain partner is off if the error reaches an output from it. Another one is off if
         nothing made from it is right: what is surely right is not made from what is wrong.
         """
-        innocent: set[ir.Value] = set()
+        unaffected: set[ir.Value] = set()
         off: set[ir.Value] = set()
         doubtful = self._doubtful()
         for node in reversed(self._nodes):
@@ -86,8 +86,8 @@ class Spread:
                 made = [o for n in users if n.op_type not in _TELLS_NOTHING for o in n.outputs]
                 if name in self._certain and reaches:
                     off.add(value)
-                elif any(self._is_sure(o) or o in innocent for o in made):
-                    innocent.add(value)
+                elif any(self._is_sure(o) or o in unaffected for o in made):
+                    unaffected.add(value)
                 elif reaches:
                     off.add(value)
         return off
@@ -100,7 +100,7 @@ class Spread:
             below.update(o for o in node.outputs if came and str(o.name) not in self._sure)
         return {v for v in below if str(v.name) in self._good}
 
-    def _find_carried(self) -> set[ir.Value]:
+    def _find_propagated(self) -> set[ir.Value]:
         """Tensors that are off because one before them is, which has a partner and differs."""
         found: set[ir.Value] = set()
         for node in self._nodes:
@@ -112,12 +112,12 @@ class Spread:
         """Whole numbers and truths are no evidence: a comparison or an index comes out right from wrong numbers too."""
         return str(value.name) in self._sure and (value.dtype is None or value.dtype.is_floating_point())
 
-    def born(self) -> list[ir.Node]:
+    def introduced(self) -> list[ir.Node]:
         """Nodes that give what is wrong, and before which nothing was seen to be wrong."""
         return [
             n
             for n in self._nodes
-            if any(o in self.off and str(o.name) in self._bad and o not in self.carried for o in n.outputs)
+            if any(o in self.off and str(o.name) in self._bad and o not in self.propagated for o in n.outputs)
         ]
 
     def first(self) -> Region | None:

@@ -26,7 +26,7 @@ MADE_UP = "made up from the shapes"
 
 
 def given_samples(sources: tuple[Any, Any], inputs: Any, data: Any, opened: Mapping[int, OnnxSide]) -> Iterator[Sample]:
-    """The samples asked for; else those saved with a side's tensors; else one made up from an ONNX model's shapes.
+    """The samples given; else those saved with a side's tensors; else one made up from an ONNX model's shapes.
 
     Raises:
         InputError: there are none, or a side of saved tensors does not hold what it was made from.
@@ -98,20 +98,20 @@ def unused_inputs(sample: Sample, sides: tuple[Side, Side]) -> list[Finding]:
         InputError: neither side takes one.
     """
     takers = {n: [s for s in sides if n in s.inputs] for n in sample.arrays}
-    asked = [s for s in sides if s.inputs]
-    in_order = [s for s in asked if not set(s.inputs) & set(sample.arrays)]  # what it takes has other names
-    told = [Finding(f"{s.label} takes the inputs in order, as {', '.join(s.inputs)}") for s in in_order]
+    models = [s for s in sides if s.inputs]
+    in_order = [s for s in models if not set(s.inputs) & set(sample.arrays)]  # what it takes has other names
+    findings = [Finding(f"{s.label} takes the inputs in order, as {', '.join(s.inputs)}") for s in in_order]
     if not any(takers.values()):
-        return [] if all(map(is_unnamed, sample.arrays)) else told
+        return [] if all(map(is_unnamed, sample.arrays)) else findings
     saved = [s for s in sides if isinstance(s, SavedSide)]
     for name in [n for n, found in takers.items() if not found]:
         if not any(name in s.tensors for s in saved):
-            known = ", ".join(dict.fromkeys(n for s in asked for n in s.inputs))
+            known = ", ".join(dict.fromkeys(n for s in models for n in s.inputs))
             raise InputError(f"there is no input '{name}'", where=f"the models take: {known}")
         if any(s.is_recorded for s in saved):
-            told.append(Finding(f"input '{name}' of the recorded call is not taken by {asked[0].label}"))
-    alone = {n: found[0].label for n, found in takers.items() if len(found) == 1 < len(asked) - len(in_order)}
-    return told + [Finding(f"input '{n}' is taken by {label} only") for n, label in alone.items()]
+            findings.append(Finding(f"input '{name}' of the recorded call is not taken by {models[0].label}"))
+    alone = {n: found[0].label for n, found in takers.items() if len(found) == 1 < len(models) - len(in_order)}
+    return findings + [Finding(f"input '{n}' is taken by {label} only") for n, label in alone.items()]
 
 
 def other_arguments(sample: Sample, first: Sample, sides: tuple[Side, Side]) -> list[Finding]:
@@ -131,14 +131,14 @@ class InputNotes:
 
     def __init__(self, findings: list[Finding]) -> None:
         self._findings = findings
-        self._told: set[str] = set()
+        self._noted: set[str] = set()
         self._first: Sample | None = None
 
     def look(self, sample: Sample, sides: tuple[Side, Side]) -> None:
         first = self._first = self._first or sample
         for finding in [*unused_inputs(sample, sides), *other_arguments(sample, first, sides)]:
-            if finding.message not in self._told:
-                self._told.add(finding.message)
+            if finding.message not in self._noted:
+                self._noted.add(finding.message)
                 where = "" if sample is first else sample.name
                 self._findings.append(dataclasses.replace(finding, where=where))
 
@@ -159,17 +159,17 @@ class SameInputs:
 
     def __init__(self, others: Iterator[Sample] | None, *, all_there: bool = True) -> None:
         self._others, self._all_there = others, all_there
-        self._told: dict[str, Finding] = {}
+        self._noted: dict[str, Finding] = {}
         self._count = 0
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        return tuple(self._told.values())
+        return tuple(self._noted.values())
 
     @property
     def others(self) -> tuple[str, ...]:
         """The inputs that differ."""
-        return tuple(name for name in self._told if name)
+        return tuple(name for name in self._noted if name)
 
     def look(self, sample: Sample) -> None:
         """Hold a sample against the next of the other side's."""
@@ -177,22 +177,24 @@ class SameInputs:
             return
         other = next(self._others, None)
         if other is None:
-            told = f"the other side has {self._count} samples only: from '{sample.name}' on, inputs were not compared"
-            self._told.setdefault("", Finding(told))
+            message = (
+                f"the other side has {self._count} samples only: from '{sample.name}' on, inputs were not compared"
+            )
+            self._noted.setdefault("", Finding(message))
             return
         self._count += 1
         other = _called_alike(other, sample) if self._all_there else other
         names = [n for n in sample.arrays if self._all_there or n in other.arrays]
         for figures in same_inputs(sample, other, names):
             if not figures.ok:
-                told = f"the inputs differ ({sample.name}): {figures.problem}"
-                self._told.setdefault(figures.name, Finding(told))
+                message = f"the inputs differ ({sample.name}): {figures.problem}"
+                self._noted.setdefault(figures.name, Finding(message))
 
     def close(self) -> None:
         """Say so if the other side goes on."""
         if self._others is not None and next(self._others, None) is not None:
-            told = f"the other side has more than these {self._count} samples: the rest was not compared"
-            self._told.setdefault("", Finding(told))
+            message = f"the other side has more than these {self._count} samples: the rest was not compared"
+            self._noted.setdefault("", Finding(message))
 
 
 def _called_alike(other: Sample, sample: Sample) -> Sample:

@@ -12,7 +12,7 @@ from torchport.inputs.samples import Sample
 from torchport.numerics.error_metrics import Figures, measure
 from torchport.tensors import Array
 
-# Why two inputs that should be the same are not: the usual differences in preprocessing, told in plain words.
+# Why two inputs that should be the same are not: the usual differences in preprocessing, cause in plain words.
 #
 # Two images differ by how they were laid out (NHWC or NCHW), in which order their channels come (RGB or BGR), and how
 # their numbers were scaled (0..255 or 0..1, mean and deviation). Each of these is undone in turn; what then fits, says
@@ -45,14 +45,14 @@ def _same_input(name: str, a: Sample, b: Sample) -> Figures:
     for here, there in ((a, b), (b, a)):
         if name not in here.arrays:
             array = there.arrays.get(name, np.zeros(0))
-            told = f"input '{name}' is missing in {here.name}"
-            return Figures(name, array.shape, array.dtype.name, array.size, problem=told)
+            cause = f"input '{name}' is missing in {here.name}"
+            return Figures(name, array.shape, array.dtype.name, array.size, problem=cause)
     found = measure(name, a.arrays[name], b.arrays[name])
     if found.ok:
         return found
     why = hint(a.arrays[name], b.arrays[name])
-    told = f"input '{name}' {why}" if why else f"input '{name}' differs: {found.problem}"
-    return dataclasses.replace(found, problem=told)
+    cause = f"input '{name}' {why}" if why else f"input '{name}' differs: {found.problem}"
+    return dataclasses.replace(found, problem=cause)
 
 
 def hint(a: Array, b: Array) -> str:
@@ -69,15 +69,15 @@ def hint(a: Array, b: Array) -> str:
     first, second = _first_part(a, b)
     if first.size > _MOST:
         return ""
-    for told, (x, y) in _arranged(first, second):
+    for cause, (x, y) in _arranged(first, second):
         scaled = relation(x, y)
         if scaled is not None:
-            return _phrase(a, b, told, scaled)
+            return _phrase(a, b, cause, scaled)
     return _alike(first, second)
 
 
-def _phrase(a: Array, b: Array, told: str, scaled: str) -> str:
-    parts = [part for part in (told, scaled) if part]
+def _phrase(a: Array, b: Array, cause: str, scaled: str) -> str:
+    parts = [part for part in (cause, scaled) if part]
     if parts:
         return " and ".join(parts)
     if a.dtype == b.dtype:
@@ -95,12 +95,12 @@ def _first_part(a: Array, b: Array) -> tuple[Array, Array]:
 
 def _arranged(a: Array, b: Array) -> Iterator[tuple[str, tuple[Array, Array]]]:
     """Ways to bring `a` into the shape of `b`, likely ones first, each with its name."""
-    for told, x in _laid_out(a, b):
-        yield told, (x, b)
-    for told, x in _laid_out(a, b):
+    for cause, x in _laid_out(a, b):
+        yield cause, (x, b)
+    for cause, x in _laid_out(a, b):
         for axis in _channel_axes(b):
             order = "has its channels in the other order (RGB and BGR)"
-            yield " and ".join(filter(None, [told, order])), (_swapped(x, axis), b)
+            yield " and ".join(filter(None, [cause, order])), (_swapped(x, axis), b)
 
 
 def _laid_out(a: Array, b: Array) -> Iterator[tuple[str, Array]]:
@@ -143,11 +143,11 @@ def _cut_or_padded(a: Array, b: Array) -> str:
         return ""
     axis = next(i for i, (m, n) in enumerate(zip(a.shape, b.shape, strict=True)) if m != n)
     common = min(a.shape[axis], b.shape[axis])
-    told = f"has {a.shape[axis]} along axis {axis} on one side and {b.shape[axis]} on the other"
+    cause = f"has {a.shape[axis]} along axis {axis} on one side and {b.shape[axis]} on the other"
     for end, part in (("first", slice(0, common)), ("last", slice(-common, None))):
         cut = (slice(None),) * axis + (part,)
         if common and np.array_equal(a[cut], b[cut]):
-            return f"{told}; the {end} {common} agree: one side is padded or cut"
+            return f"{cause}; the {end} {common} agree: one side is padded or cut"
     return ""
 
 
@@ -273,9 +273,9 @@ def _mean_and_deviation(scale: float, shift: float) -> tuple[float, float]:
 def _by_channel(x: Array, y: Array, grain: Grain) -> str | None:
     for axis in range(x.ndim):
         if 2 <= x.shape[axis] <= 4 and x.size // x.shape[axis] >= _FEWEST:
-            told = _one_axis(np.moveaxis(x, axis, 0), np.moveaxis(y, axis, 0), grain)
-            if told:
-                return told
+            cause = _one_axis(np.moveaxis(x, axis, 0), np.moveaxis(y, axis, 0), grain)
+            if cause:
+                return cause
     return None
 
 
@@ -285,8 +285,8 @@ def _one_axis(x: Array, y: Array, grain: Grain) -> str | None:
         return None
     means, deviations = zip(*(_mean_and_deviation(*line) for line in lines), strict=True)
     name = _known(means, deviations)
-    told = f"mean {_listed(means)} and deviation {_listed(deviations)}"
-    return f"is normalized by channel on one side only: {f'{name} ' if name else ''}{told}"
+    cause = f"mean {_listed(means)} and deviation {_listed(deviations)}"
+    return f"is normalized by channel on one side only: {f'{name} ' if name else ''}{cause}"
 
 
 def _known(means: tuple[float, ...], deviations: tuple[float, ...]) -> str:

@@ -1,4 +1,4 @@
-"""Hold every tensor of a candidate against the reference's, and find where the error is born."""
+"""Hold every tensor of a candidate against the reference's, and find where the error is introduced."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Layers:
     """What the comparison by layers found.
 
     Attributes:
-        region: where the error is born; None if there is none, or nothing tells.
+        region: where the error is introduced; None if there is none, or nothing tells.
         unlike: the outputs agree and most tensors inside are far from their partners: then these are no evidence.
     """
 
@@ -76,8 +76,8 @@ def look(
     graph, ends = candidate.model.graph, set(candidate.outputs)
     unlike = ends <= set(agree) and _mostly_unlike({n: p for n, p in pairs.items() if n not in ends})
     levels = _levels(pairs, candidate.values)
-    region, carried, born = (None, set(), set()) if unlike else _where(graph, pairs, ends, set(agree), levels)
-    layers = [_layer(v, pairs.get(n), n in agree, v in carried, born) for n, v in candidate.values.items()]
+    region, propagated, introduced = (None, set(), set()) if unlike else _where(graph, pairs, ends, set(agree), levels)
+    layers = [_layer(v, pairs.get(n), n in agree, v in propagated, introduced) for n, v in candidate.values.items()]
     return Layers(tuple(layers), region, pairs, unlike)
 
 
@@ -88,7 +88,7 @@ def _mostly_unlike(pairs: Mapping[str, Pair]) -> bool:
 def _where(
     graph: ir.Graph, pairs: Mapping[str, Pair], ends: set[str], agree: set[str], levels: tuple[set[str], float]
 ) -> tuple[Region | None, set[ir.Value], set[ir.Node]]:
-    """Where the error is born, the tensors it is carried to, and the nodes that make it."""
+    """Where the error is introduced, the tensors it propagates to, and the nodes that make it."""
     wrong_ends = ends - agree
     if not wrong_ends:
         return _inside(graph, pairs, levels), set(), set()
@@ -97,7 +97,7 @@ def _where(
     good = (set(pairs) - bad) | agree
     certain = {n for n in bad if n in pairs and pairs[n].certain} | wrong_ends
     spread = Spread(graph, good, bad | wrong_ends, ends=wrong_ends, sure=sure, certain=certain)
-    return spread.first(), spread.carried, set(spread.born())
+    return spread.first(), spread.propagated, set(spread.introduced())
 
 
 def _inside(graph: ir.Graph, pairs: Mapping[str, Pair], levels: tuple[set[str], float]) -> Region | None:
@@ -127,14 +127,14 @@ def _levels(pairs: Mapping[str, Pair], values: Mapping[str, ir.Value]) -> tuple[
     return {n for n, p in pairs.items() if p.check.ok and p.check.relative <= limit}, _NOTABLE * limit
 
 
-def _layer(value: ir.Value, pair: Pair | None, good: bool, carried: bool, born: set[ir.Node]) -> Layer:
+def _layer(value: ir.Value, pair: Pair | None, good: bool, propagated: bool, introduced: set[ir.Node]) -> Layer:
     node = value.producer()
     assert node is not None
     good = good or (pair is not None and pair.check.ok)
     state: State = "agrees" if good else "no partner"
-    if node in born and not good:
+    if node in introduced and not good:
         state = "born" if pair is not None else state
-    elif carried:
+    elif propagated:
         state = "carried"
     elif pair is not None and not good:
         state = "differs"

@@ -116,16 +116,16 @@ def find_layers(
             if hidden != wrong:
                 findings.append(Finding(_UNPAIRED))
             return Found(layers, None, tuple(findings))
-        told = Narrowed(found.region)
+        narrow = Narrowed(found.region)
         side = sides[0]
         if len(found.region.nodes) > 1 and isinstance(side, TorchSide) and side.root is not None:
             say(f"narrowing {len(found.region.nodes)} nodes")
             right = {n for n, p in found.pairs.items() if p.check.ok}
             ask = functools.partial(side.ask, feeds)
-            told = narrowed(found.region, candidate, side.root, ask, own, right=right, limits=limits, budget=budget)
-            findings += [Finding(f"{_LISTED}: {reason}") for reason in told.obstacles[-1:]]
-            layers = _told(layers, found.region, told.region)
-        show = functools.partial(_divergence, candidate, reference, found, told.region, own, limits)
+            narrow = narrowed(found.region, candidate, side.root, ask, own, right=right, limits=limits, budget=budget)
+            findings += [Finding(f"{_LISTED}: {reason}") for reason in narrow.obstacles[-1:]]
+            layers = _with_states(layers, found.region, narrow.region)
+        show = functools.partial(_divergence, candidate, reference, found, narrow.region, own, limits)
         try:
             divergence = show(save)
         except SaveError as error:
@@ -148,18 +148,18 @@ _UNLIKE = (
 
 def _alone(layer: Layer, seen: QuickCheck | None) -> Layer:
     """What is off with the reference's inputs makes an error of its own, whatever else came in."""
-    born = layer.state == "carried" and seen is not None and not seen.ok
-    return dataclasses.replace(layer, isolated=seen, state="born" if born else layer.state)
+    own = layer.state == "carried" and seen is not None and not seen.ok
+    return dataclasses.replace(layer, isolated=seen, state="born" if own else layer.state)
 
 
-def _told(layers: tuple[Layer, ...], before: Region, after: Region) -> tuple[Layer, ...]:
+def _with_states(layers: tuple[Layer, ...], before: Region, after: Region) -> tuple[Layer, ...]:
     """The layers, now that it is known which nodes of a region make no error."""
     if len(after.nodes) > 1:
         return layers
-    born = str(after.nodes[0].name)
+    first = str(after.nodes[0].name)
     order = [str(n.name) for n in before.nodes]
-    place = order.index(born)
-    states: dict[str, State] = {born: "born"}
+    place = order.index(first)
+    states: dict[str, State] = {first: "born"}
     states.update((name, "carried") for name in order[place + 1 :])
 
     def state(layer: Layer) -> State:

@@ -34,7 +34,7 @@ Progress = Callable[[str], None]
 
 @dataclasses.dataclass(frozen=True)
 class Ranked:
-    """A layer and the error born in it.
+    """A layer and the error introduced in it.
 
     Attributes:
         layer: the layer.

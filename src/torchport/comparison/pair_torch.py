@@ -38,7 +38,7 @@ class Pair:
     Attributes:
         partner: for the reader.
         key: the other side's name for it.
-        certain: whether nothing else could have been meant.
+        certain: whether nothing else could be the partner.
         arrays: the reference's tensor and the candidate's, for the first few that differ.
     """
 
@@ -130,7 +130,7 @@ class Pairing:
             alike = wanted = False
             for name in names:
                 here = self._origins[name].module == event.module
-                wanted |= here and kin(event.operator, self._origins[name].operator)
+                wanted |= here and corresponds(event.operator, self._origins[name].operator)
                 if (here or (elsewhere and name not in far)) and name in possible:
                     seen = quick_check(array, arrays[name], limit)
                     if seen.ok:
@@ -161,13 +161,13 @@ class Pairing:
         for name in self._kinds:
             module = self._origins[name].module
             near = name in self._near
-            told = bool(self._origins[name].operator)  # else any operator of the module may be meant
+            named = bool(self._origins[name].operator)  # else any operator of the module may be it
             fits: list[Event] = []
             if not near or (name in mistaken and name not in settled):
-                fits = self._fitting(name, free, last) or self._fitting(name, steps if told else [], last)
+                fits = self._fitting(name, free, last) or self._fitting(name, steps if named else [], last)
                 fits = [e for e in fits if e.order not in found]
             if fits and self._is_last(name):
-                found[fits[0].order] = (name, told and len(fits) == 1 and not near)
+                found[fits[0].order] = (name, named and len(fits) == 1 and not near)
                 last[module] = fits[0].order
             elif near:
                 known = -1 if name in settled else self._near[name].key - (not self._is_last(name))
@@ -223,7 +223,7 @@ class Pairing:
             if (e.shape, e.dtype) == self._kinds[name]
             and e.module == origin.module
             and e.order > last.get(origin.module, -1)
-            and kin(e.operator, origin.operator)
+            and corresponds(e.operator, origin.operator)
         ]
         fits = [e for e in fits if e.source == origin.source] or fits
         learned = self._learned.get(self._sort(name), set())
@@ -244,7 +244,7 @@ class Pairing:
     def _is_own(self, name: str, event: Event) -> bool:
         """Whether a tensor may be what this operator gave; nothing is against it where its origin is unknown."""
         origin = self._origins[name]
-        return not origin.operator or (origin.module == event.module and kin(event.operator, origin.operator))
+        return not origin.operator or (origin.module == event.module and corresponds(event.operator, origin.operator))
 
     def _is_last(self, name: str) -> bool:
         """Whether a tensor is what its torch operator gives, and not a step on the way there."""
@@ -369,7 +369,7 @@ def base(operator: str) -> str:
     return name.strip("_").removeprefix("native_").removesuffix("_")
 
 
-def kin(torch_operator: str, origin: str) -> bool:
+def corresponds(torch_operator: str, origin: str) -> bool:
     """Whether a running operator's output may be what an ONNX node of that origin computes."""
     if not origin:
         return True

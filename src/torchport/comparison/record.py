@@ -95,9 +95,9 @@ class Recording:
             return (
                 f"nothing was recorded: the program ended with exit code {self.exit_code} before it called {self.model}"
             )
-        told = f"recorded {self.calls} call{'' if self.calls == 1 else 's'} of {self.model} → {self.folder}"
+        text = f"recorded {self.calls} call{'' if self.calls == 1 else 's'} of {self.model} → {self.folder}"
         rest = ", ".join(f"{name} ({count})" for name, count in self.others.items())
-        return told + (f"\nnot recorded: {rest}; choose with --model" if rest else "")
+        return text + (f"\nnot recorded: {rest}; choose with --model" if rest else "")
 
 
 def record_program(
@@ -148,7 +148,7 @@ class _Watch:
 
         def watched(plain: Any) -> Any:
             def call(module: Any, /, *args: Any, **kwargs: Any) -> Any:
-                if torch.compiler.is_compiling() or getattr(self._here, "inside", False) or not self._is_meant(module):
+                if torch.compiler.is_compiling() or getattr(self._here, "inside", False) or not self._is_wanted(module):
                     return plain(module, *args, **kwargs)
                 return self._watched(plain, module, args, kwargs)
 
@@ -168,7 +168,7 @@ class _Watch:
             self._here.inside = False
             self.saved.end(begun, answer)
 
-    def _is_meant(self, module: Any) -> bool:
+    def _is_wanted(self, module: Any) -> bool:
         """Without a class to look for every call counts that comes from no other module."""
         if self.model is None:
             return True

@@ -187,13 +187,13 @@ def rebuilt(target: Any, sample: Sample) -> tuple[tuple[Any, ...], dict[str, Any
         >>> args, kwargs = rebuilt(net, sample)
         >>> net(*args, **kwargs)
     """
-    arguments = OrderedDict((name, _rebuilt(told, name, sample)) for name, told in sample.given.items())
+    arguments = OrderedDict((name, _rebuilt(form, name, sample)) for name, form in sample.given.items())
     bound = inspect.BoundArguments(signature_of(target), arguments)
     return bound.args, bound.kwargs
 
 
-def _rebuilt(told: Mapping[str, Any], argument: str, sample: Sample) -> Any:
-    ((kind, what),) = told.items()
+def _rebuilt(form: Mapping[str, Any], argument: str, sample: Sample) -> Any:
+    ((kind, what),) = form.items()
     if kind == "value":
         return what
     if kind == "tensor" and what in sample.arrays:

@@ -76,8 +76,8 @@ class Divergence:
         lines = [f"{heading}: node '{self.node}' ({self.operator})"]
         if len(self.suspects) > 1:
             rest = self.suspects[1:]
-            told = f"one of the {len(rest)} after it: {_some(rest)}"
-            lines.append(_filled("  or " + (told if len(rest) > 1 else f"the one after it: '{rest[0]}'")))
+            others = f"one of the {len(rest)} after it: {_some(rest)}"
+            lines.append(_filled("  or " + (others if len(rest) > 1 else f"the one after it: '{rest[0]}'")))
         lines.append(f"  module  {self.origin.module or '(the model itself)'}")
         lines.append(f"  python  {self.origin.source or 'unknown'}")
         lines.append(f"  torch   {self.origin.operator or 'unknown'}")
@@ -188,9 +188,9 @@ def short(figures: Figures) -> str:
 def _further(figures: Figures) -> str:
     """What a classifier decides, and the caller's own metrics."""
     shares = {"top-1": figures.top1, "top-5": figures.top5}
-    told = [f"{name} {share:.1%}" for name, share in shares.items() if share is not None]
-    told += [f"{name} {value:.4g}" for name, value in figures.own.items()]
-    return f" ({', '.join(told)})" if told else ""
+    parts = [f"{name} {share:.1%}" for name, share in shares.items() if share is not None]
+    parts += [f"{name} {value:.4g}" for name, value in figures.own.items()]
+    return f" ({', '.join(parts)})" if parts else ""
 
 
 def _module_lines(modules: Mapping[str, float]) -> list[str]:
@@ -215,9 +215,9 @@ def _precision_lines(precision: Precision) -> list[str]:
 
 def _layer_lines(layers: tuple[Layer, ...], every: bool) -> list[str]:
     counts = {s: sum(x.state == s for x in layers) for s in _MARKS}
-    told = ", ".join(f"{n} {s}" for s, n in counts.items() if n)
+    numbers = ", ".join(f"{n} {s}" for s, n in counts.items() if n)
     shown = layers if every else [x for x in layers if x.state in ("born", "carried", "differs")][:_MOST]
-    lines = [f"layers: {told}", *(_layer_line(x) for x in shown)]
+    lines = [f"layers: {numbers}", *(_layer_line(x) for x in shown)]
     left = sum(x.state in ("born", "carried", "differs") for x in layers) - len(shown)
     return lines + ([f"    and {left} more that differ (--all shows every tensor)"] if left > 0 and not every else [])
 

@@ -140,7 +140,7 @@ class TorchSide:
         models.check_devices(call)
         self._reference = Reference(call, self._snapshot)
         self.inputs = tuple(call.names)
-        self.last: dict[str, Array] | None = None  # what it answered when it was last asked
+        self.last: dict[str, Array] | None = None  # its outputs of the last run
 
     def ask(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         arrays = list(fitted(feeds, self).values())
@@ -313,8 +313,8 @@ def on_sample(sample: Sample) -> Iterator[None]:
         yield
     except (InputError, ForwardError, EngineError) as error:
         where = error.where or ""
-        told = where if sample.name in where else ", ".join(filter(None, [sample.name, where]))
-        raise type(error)(error.what, where=told, next_step=error.next_step) from error
+        place = where if sample.name in where else ", ".join(filter(None, [sample.name, where]))
+        raise type(error)(error.what, where=place, next_step=error.next_step) from error
 
 
 def tensors_of(name: str, output: Any) -> list[Array]:
