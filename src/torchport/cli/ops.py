@@ -15,7 +15,7 @@ from torchport.cli.options import gather, load, model_options
 from torchport.cli.output import common, print_json, progress
 
 if TYPE_CHECKING:
-    from torchport.conversion.coverage import Coverage
+    from torchport.conversion.operators import Coverage
     from torchport.operators.catalog import TorchOperator
     from torchport.operators.definition import Operator
     from torchport.operators.onnx_catalog import OnnxOperator
@@ -122,7 +122,7 @@ def test(file: str, as_json: bool, quiet: bool) -> None:
     with progress(quiet or as_json) as say:
         say("loading")
         own = defined_in(file)
-        from torchport.conversion.operator_test import test as compare
+        from torchport.conversion.operators import test as compare
 
         trials = []
         for op in own:
@@ -283,7 +283,7 @@ def coverage(
     """List every operator MODEL uses, and whether it gets to ONNX. Exit code 1 if one does not."""
     with progress(quiet or as_json) as say:
         say("loading")
-        from torchport.conversion.coverage import coverage as cover
+        from torchport.conversion.operators import coverage as cover
 
         source = load(model, seed=seed, trust=trust)
         args, kwargs = gather(source, inputs, seed)

@@ -15,8 +15,7 @@ from torchport.facade import lazy_names
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
-        "torchport.conversion.coverage": "coverage",
-        "torchport.conversion.operator_test": "test",
+        "torchport.conversion.operators": "coverage test",
         "torchport.operators.catalog": "find missing show",
     },
 )
