@@ -70,6 +70,7 @@ def check_engines(names: Sequence[str], *, alone: bool) -> None:
         check_engine(missing[0])
 
 
+@functools.cache  # every session asks, and pip changes nothing under a running process
 def _entries() -> dict[str, EntryPoint]:
     from importlib.metadata import entry_points
 

@@ -13,18 +13,18 @@ from torchport.engines.protocol import Use, Workaround, one_node, use_of
 from torchport.irtools.inference import fill_in
 from torchport.irtools.metadata import call_of
 
-# Casts, and only where an engine has no kernel for an operator in the type it is used with.
+# Casts, and only where ONNX Runtime has no kernel for an operator in the type it is used with.
 #
-# The engine is asked about each operator with its types, in a model of that one node; nothing here knows what it can
-# do. An operator without a kernel is computed in the next type up that holds all numbers of its own, between casts:
+# ONNX Runtime tries each operator with its types, in a model of that one node: there is no list of kernels here. An
+# operator without a kernel is computed in the next type up that holds all numbers of its own, between casts:
 #
 #     bfloat16 x ─ Cast ─▶ float32 ─ MatMul ─▶ float32 ─ Cast ─▶ bfloat16
 #
 # The cast back stays where it rounds, as PyTorch rounds to bfloat16 after each operator. It goes where it does not: the
 # largest of some bfloat16 numbers is one of them, and the steps within one of PyTorch's operators (the scores of an
-# attention) are not rounded by PyTorch either. Weights stay in the file in their own type; an engine casts them once,
-# when it opens the model. Where no type holds all numbers (float64), first an operator's parts are tried
-# (`parts.py`), then float32, which the proof may not let pass.
+# attention) are not rounded by PyTorch either. Weights stay in the file in their own type; ONNX Runtime casts them
+# once, when it opens the model. Where no type holds all numbers (float64), first a decomposition is tried, then
+# float32, which the proof may not let pass.
 
 HasKernels = Callable[[onnx.ModelProto], bool]
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
-from torchport.engines.onnxruntime.decompositions import convolution, resize
-from torchport.engines.onnxruntime.decompositions.convolution import average, global_average, global_max
+from torchport.engines.onnxruntime.decompositions import spatial
+from torchport.engines.onnxruntime.decompositions.spatial import average, global_average, global_max
 from torchport.irtools import function_bodies
 from torchport.irtools.builder import Steps
 
@@ -113,17 +113,17 @@ def instance_normalization(op: Steps, node: ir.Node) -> ir.Value | None:
     return answer
 
 
-# Operators written out in simpler ones, for engines that have those only. One file an operator.
+# Operators written out in simpler ones, for types that have no kernel.
 
 _WRITTEN: dict[str, Callable[[Steps, ir.Node], ir.Value | None]] = {
-    "Conv": convolution.conv,
-    "ConvTranspose": convolution.conv_transpose,
+    "Conv": spatial.conv,
+    "ConvTranspose": spatial.conv_transpose,
     "Erf": erf,
     "GlobalAveragePool": global_average,
     "GlobalMaxPool": global_max,
     "AveragePool": average,
     "InstanceNormalization": instance_normalization,
-    "Resize": resize.resize,
+    "Resize": spatial.resize,
 }
 
 
