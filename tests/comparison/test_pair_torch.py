@@ -159,7 +159,7 @@ def test_a_wrong_weight_of_a_module_called_twice_is_found_in_the_right_call(atte
     assert first is not None
     assert first.suspects == (node.name,)
     assert first.origin.module == "twice"
-    assert "test_against_torch.py" in first.origin.source
+    assert "test_pair_torch.py" in first.origin.source
 
 
 @pytest.fixture
@@ -324,7 +324,7 @@ def test_the_line_of_a_function_that_forward_calls_is_named() -> None:
     first = _compared(made, model).first_divergence
     assert first is not None
     line = inspect.getsourcelines(_doubled)[1] + 1
-    assert f"beside aten.mul.Tensor in the model, tests/comparing/test_against_torch.py:{line}" in " ".join(
+    assert f"beside aten.mul.Tensor in the model, tests/comparison/test_pair_torch.py:{line}" in " ".join(
         str(first).split()
     )
 
@@ -332,7 +332,7 @@ def test_the_line_of_a_function_that_forward_calls_is_named() -> None:
 def test_nodes_that_the_optimizer_made_say_where_they_come_from(plain: Made) -> None:
     split = _node(plain[2], lambda n: n.op_type == "Split").metadata_props
     assert split["torchport.operator"] == "aten.split.Tensor"
-    assert "test_against_torch.py" in split["torchport.source"]
+    assert "test_pair_torch.py" in split["torchport.source"]
 
 
 @pytest.mark.parametrize("mask", [-1e4, -1e9, torch.finfo(torch.float32).min])

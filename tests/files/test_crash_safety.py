@@ -20,6 +20,8 @@ from made_models import listed, model, number_in
 
 from torchport.files.onnx_files import save
 
+PATHS = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "shared")]  # for code in other processes
+
 SIZE = 6000  # numbers: 24 kB, more than one write
 KINDS = {"inside": (False, False), "outside": (True, True), "moves out": (False, True), "moves in": (True, False)}
 CALLS = ("fsync", "replace", "rename", "unlink", "rmdir", "mkdir", "chmod")
@@ -107,8 +109,8 @@ def sweep(folder: str, kind: str) -> None:
 def test_killed_at_any_call_the_old_or_the_new_model_is_whole_and_the_next_save_cleans_up(
     tmp_path: Path, kind: str
 ) -> None:
-    code = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import test_crashes; "
-    code += f"test_crashes.sweep({str(tmp_path)!r}, {kind!r})"
+    code = f"import sys; sys.path[:0] = {PATHS!r}; import test_crash_safety; "
+    code += f"test_crash_safety.sweep({str(tmp_path)!r}, {kind!r})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 

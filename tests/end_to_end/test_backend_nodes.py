@@ -19,7 +19,7 @@ from onnx import FunctionProto, GraphProto, ModelProto, numpy_helper
 from onnx.backend.test.loader import load_model_tests
 
 import torchport as tp
-from torchport.irtools.serialization import scopes
+from torchport.irtools.serialization import proto_scopes
 
 KINDS = ("node", "simple")
 
@@ -71,7 +71,7 @@ def _survives(case: _Case, folder: Path) -> bool:
 
 
 def _scopes(model: ModelProto) -> list[GraphProto | FunctionProto]:
-    return list(scopes(model.graph, *model.functions))
+    return list(proto_scopes(model.graph, *model.functions))
 
 
 def _plain(path: Path) -> ModelProto:

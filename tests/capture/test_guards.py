@@ -80,7 +80,7 @@ class NeverSeen(nn.Module):
 def test_a_branch_that_no_case_takes_is_not_proven() -> None:
     with pytest.raises(tp.ProofError, match="no case went the other way") as caught:
         tp.export(NeverSeen(), (X,), route="trace")
-    assert "test_doubts.py" in str(caught.value)
+    assert "test_guards.py" in str(caught.value)
 
 
 class AnswersZeros(nn.Module):

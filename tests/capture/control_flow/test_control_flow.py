@@ -8,7 +8,7 @@ import subprocess
 import sys
 from typing import Any
 
-import control_flow
+import control_flow_models
 import numpy as np
 import pytest
 import torch
@@ -35,17 +35,17 @@ def answers(model: torch.nn.Module, x: torch.Tensor) -> list[np.ndarray[Any, Any
 
 def made(name: str) -> torch.nn.Module:
     torch.manual_seed(3)
-    return control_flow.REWRITTEN[name]().eval()
+    return control_flow_models.REWRITTEN[name]().eval()
 
 
-@pytest.mark.parametrize("name", control_flow.REWRITTEN)
+@pytest.mark.parametrize("name", control_flow_models.REWRITTEN)
 def test_control_flow_gives_pytorchs_answers_at_unseen_values_and_sizes(name: str) -> None:
     model = made(name)
     code = type(model).forward.__code__
     exported = tp.export(model, (torch.randn(3, 4),), dynamic=DYNAMIC)
     assert exported.route == "rewrite", [str(a) for a in exported.attempts]
     assert type(model).forward.__code__ is code
-    assert "__torchport_flow__" not in vars(control_flow)
+    assert "__torchport_flow__" not in vars(control_flow_models)
     session = tp.session(exported.model)
     for x in unseen():
         expected = answers(copy.deepcopy(model), x)
@@ -55,7 +55,7 @@ def test_control_flow_gives_pytorchs_answers_at_unseen_values_and_sizes(name: st
             np.testing.assert_allclose(own, theirs, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", control_flow.REWRITTEN)
+@pytest.mark.parametrize("name", control_flow_models.REWRITTEN)
 def test_rewritten_code_is_the_same_function_in_plain_pytorch(name: str) -> None:
     model = made(name)
     plan, refused = plan_by_reading(model)
@@ -79,52 +79,52 @@ def line_of(model: type, text: str) -> int:
 
 
 def test_branches_of_different_types_are_refused_with_line_and_reason() -> None:
-    text = refusal(control_flow.OtherTypes())
+    text = refusal(control_flow_models.OtherTypes())
     assert "int64 in one branch and float32 in the other" in text
-    assert f"control_flow.py:{line_of(control_flow.OtherTypes, 'if x.sum() > 0')}" in text
+    assert f"control_flow_models.py:{line_of(control_flow_models.OtherTypes, 'if x.sum() > 0')}" in text
 
 
 def test_a_generator_is_refused_with_its_line() -> None:
-    text = refusal(control_flow.Generator())
+    text = refusal(control_flow_models.Generator())
     assert "yield" in text
-    assert "control_flow.py:" in text
+    assert "control_flow_models.py:" in text
 
 
 def test_try_is_refused_with_its_line() -> None:
-    text = refusal(control_flow.Tried())
+    text = refusal(control_flow_models.Tried())
     assert "inside `try`" in text
-    assert f"control_flow.py:{line_of(control_flow.Tried, 'try:')}" in text
+    assert f"control_flow_models.py:{line_of(control_flow_models.Tried, 'try:')}" in text
 
 
 def test_a_match_that_takes_values_apart_is_refused_with_its_line() -> None:
-    text = refusal(control_flow.TakenApart())
+    text = refusal(control_flow_models.TakenApart())
     assert "inside a `match` that takes values apart" in text
-    assert f"control_flow.py:{line_of(control_flow.TakenApart, 'match x.shape')}" in text
+    assert f"control_flow_models.py:{line_of(control_flow_models.TakenApart, 'match x.shape')}" in text
 
 
 def test_a_model_without_such_control_flow_names_no_line() -> None:
-    assert "named no line to rewrite" in refusal(control_flow.Parent())
+    assert "named no line to rewrite" in refusal(control_flow_models.Parent())
 
 
 def test_a_loop_that_writes_to_a_tensor_and_its_view_is_refused_with_its_line() -> None:
     with pytest.raises(tp.ProofError) as caught:
-        tp.export(control_flow.WrittenBesideItsView(), (torch.randn(4, 4),), dynamic=DYNAMIC, route="rewrite")
+        tp.export(control_flow_models.WrittenBesideItsView(), (torch.randn(4, 4),), dynamic=DYNAMIC, route="rewrite")
     assert "shares its memory with another tensor that the loop uses" in str(caught.value)
-    line = line_of(control_flow.WrittenBesideItsView, "for i in")
-    assert f"control_flow.py:{line}" in str(caught.value)
+    line = line_of(control_flow_models.WrittenBesideItsView, "for i in")
+    assert f"control_flow_models.py:{line}" in str(caught.value)
 
 
 def test_a_line_with_nothing_to_rewrite_is_named_as_such() -> None:
-    text = refusal(control_flow.Sorted())
+    text = refusal(control_flow_models.Sorted())
     assert "there is nothing to rewrite at the line" in text
-    assert f"control_flow.py:{line_of(control_flow.Sorted, 'sorted(x[0])')}" in text
+    assert f"control_flow_models.py:{line_of(control_flow_models.Sorted, 'sorted(x[0])')}" in text
 
 
 def test_functions_are_put_back_after_a_failure() -> None:
-    code = control_flow.OtherTypes.forward.__code__
-    refusal(control_flow.OtherTypes())
-    assert control_flow.OtherTypes.forward.__code__ is code
-    assert "__torchport_flow__" not in vars(control_flow)
+    code = control_flow_models.OtherTypes.forward.__code__
+    refusal(control_flow_models.OtherTypes())
+    assert control_flow_models.OtherTypes.forward.__code__ is code
+    assert "__torchport_flow__" not in vars(control_flow_models)
 
 
 def test_the_source_can_be_shown_and_kept() -> None:
@@ -172,7 +172,7 @@ def test_only_lines_the_capture_named_are_rewritten() -> None:
 def test_padding_to_a_multiple_is_put_on_and_taken_off_at_every_size() -> None:
     """At a length that needs none, `x[:, :-0]` would be empty."""
     torch.manual_seed(3)
-    model = control_flow.PaddedToAMultiple()
+    model = control_flow_models.PaddedToAMultiple()
     exported = tp.export(model, (torch.randn(2, 9),), dynamic={"x": {0: "batch", 1: "length"}})
     assert exported.route == "rewrite"
     session = tp.session(exported.model)

@@ -15,6 +15,8 @@ from made_models import listed, model, number_in
 from torchport.errors import FileError
 from torchport.files.onnx_files import load, save
 
+PATHS = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "shared")]  # for code in other processes
+
 ROUNDS = 15
 
 
@@ -29,7 +31,7 @@ def write(path: str, number: float, gate: str) -> None:
 
 
 def _writers(path: Path, gate: Path, count: int) -> list[subprocess.Popen[str]]:
-    code = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import test_two_writers; "
+    code = f"import sys; sys.path[:0] = {PATHS!r}; import test_two_writers; "
     calls = [f"test_two_writers.write({str(path)!r}, {float(n)}, {str(gate)!r})" for n in range(1, count + 1)]
     started = [subprocess.Popen([sys.executable, "-c", code + c], stderr=subprocess.PIPE, text=True) for c in calls]
     while len(list(gate.parent.iterdir())) < count:

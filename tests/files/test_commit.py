@@ -20,6 +20,8 @@ from torchport.files import commit, filesystem
 from torchport.files.onnx_files import load, save
 from torchport.irtools import serialization
 
+PATHS = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "shared")]  # for code in other processes
+
 
 def _die_at(step: int, path: str, external: bool, before: bool) -> int:
     """Save in a forked child that ends itself, as kill -9 would, at the given fsync or rename."""
@@ -70,8 +72,8 @@ def sweep(folder: str) -> None:
 
 
 def test_killed_at_any_flush_or_rename_the_old_or_the_new_model_is_whole(tmp_path: Path) -> None:
-    code = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import test_staging; "
-    code += f"test_staging.sweep({str(tmp_path)!r})"
+    code = f"import sys; sys.path[:0] = {PATHS!r}; import test_commit; "
+    code += f"test_commit.sweep({str(tmp_path)!r})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
@@ -128,7 +130,7 @@ def test_a_real_full_disk_is_reported(tmp_path: Path) -> None:
     """A limit on file size is the nearest to a full disk a test can set up."""
     code = (
         "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
-        f"sys.path.insert(0, {str(Path(__file__).parent)!r}); from made_models import model; "
+        f"sys.path[:0] = {PATHS!r}; from made_models import model; "
         "from torchport.files.onnx_files import save; "
         "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)); "
         f"save(model(1, 1_000_000), {str(tmp_path / 'm.onnx')!r}, external=True)"

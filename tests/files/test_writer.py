@@ -116,7 +116,7 @@ print(peak() - before)
 @pytest.mark.parametrize("external", [True, False])
 def test_saving_takes_hardly_more_memory_than_the_weights(tmp_path: Path, external: bool) -> None:
     floats = 25_000_000 if external else 10_000_000  # three times as many: 300 MB, and 120 MB
-    where = {"tests": str(Path(__file__).parent), "path": str(tmp_path / "m.onnx")}
+    where = {"tests": str(Path(__file__).parents[1] / "shared"), "path": str(tmp_path / "m.onnx")}
     code = MEASURED.format(**where, external=external, floats=floats)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
