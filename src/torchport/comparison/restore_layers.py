@@ -1,8 +1,8 @@
 """Put layers of a model in lower precision back to how its float original has them.
 
-A node of the original takes and gives tensors that others carry in the other model, see `carrying`. Nodes between which
-no tensor is carried over (fused ones) are one layer, and so are the nodes of one module. What is most of the model is
-no layer: to put it back is to have the original.
+A node of the original takes and gives tensors whose counterparts in the other model `quantized_tensors` finds. Nodes
+between which no tensor has a counterpart (fused ones) are one layer, and so are the nodes of one module. What is most
+of the model is no layer: to put it back is to have the original.
 """
 
 from __future__ import annotations

@@ -171,7 +171,7 @@ def same_dtype(array: Array, dtype: ir.DataType, what: str) -> Array:
     return array
 
 
-# Arrays on the command line: read inputs, save and show outputs.
+# The outputs of `torchport run`: saved and shown.
 
 
 def check_output(path: str) -> None:

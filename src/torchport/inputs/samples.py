@@ -1,6 +1,6 @@
 """Samples: the inputs of one call, from files or from memory, read one at a time.
 
-A sample is an ``.npz`` whose names are the model's inputs, or an ``.npy`` for a model of one input. What `recording`
+A sample is an ``.npz`` whose names are the model's inputs, or an ``.npy`` for a model of one input. What `tp.record`
 saves is such an ``.npz`` that also holds what the model gave, which arguments were no tensors, and which containers the
 tensors were in; those are kept apart from the inputs by names no input has.
 """
@@ -40,7 +40,7 @@ class Sample:
         arrays: the inputs by name; ``arr_0``, ``arr_1`` where they have none.
         outputs: what the model gave, if the sample was recorded.
         arguments: arguments that are no tensors, if it was recorded.
-        given: how each argument was given, if it was recorded; `saved_calls.rebuilt` makes it again.
+        given: how each argument was given, if it was recorded; `comparison.recorded_calls.rebuilt` makes it again.
         call: how a PyTorch model is called with it, positional and by name, where containers hold some of its inputs.
     """
 

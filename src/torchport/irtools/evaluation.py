@@ -34,8 +34,8 @@ def run_node(node: onnx.NodeProto, inputs: Sequence[Array | None], opset: int, *
 
 # Computes now what does not depend on the model's inputs: axes, sizes and pad widths put together step by step.
 #
-# onnxscript's folding does more than that (it turns a CastLike into a Cast without its `saturate`), and what is asked
-# for here is little; so it is done with onnx's reference implementation, for operators that put small numbers together.
+# onnxscript's folding does more than that (it turns a CastLike into a Cast without its `saturate`), and what is needed
+# here is little; so it is done with onnx's reference implementation, for operators that put small numbers together.
 
 _SMALL = 4096  # elements worth computing now
 # fmt: off
@@ -86,8 +86,6 @@ def _computed(node: ir.Node, inputs: list[Array], opset: int) -> Array | None:
     (result,) = run_node(ir.serde.serialize_node(node), inputs, opset, count=1)
     return result if result.size <= _SMALL else None
 
-
-# What a node gives for known inputs, by onnx's reference implementation.
 
 # fmt: off
 GROWING = frozenset(("ConstantOfShape", "Expand", "Tile", "Range", "Pad", "OneHot"))

@@ -87,12 +87,9 @@ def inlined(model: ir.Model) -> ir.Model:
     return passes(model.clone()).model
 
 
-# Places in a model: some nodes, what goes into them and what comes out.
-
-
 @dataclasses.dataclass(frozen=True)
 class Match:
-    """One place.
+    """A place in a model: some nodes, what goes into them and what comes out.
 
     Attributes:
         nodes: what is there, in the order of the graph.

@@ -291,9 +291,6 @@ def _added(histograms: Sequence[Histogram]) -> Histogram:
     return Histogram(sum(h.exact for h in histograms), EDGES, tuple(counts))
 
 
-# Whether two classifiers decide the same, whatever their numbers.
-
-
 def top_places(reference: Array, candidate: Array) -> dict[str, Any]:
     """``top1`` and ``top5``, the shares of rows with the same decision; nothing if the tensors are no 2-D floats.
 

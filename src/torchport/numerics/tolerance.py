@@ -16,7 +16,7 @@ from torchport.tensors import FLOATS, Array
 # How far apart two answers may be, by dtype.
 #
 # The limit for one number is ``rtol * |reference| + atol * scale``, where the scale is the reference output's largest
-# magnitude: an output of millionths is held to millionths, one of thousands to thousands. See `scales` for masks.
+# magnitude: an output of millionths is held to millionths, one of thousands to thousands. See `scale` for masks.
 
 
 @dataclasses.dataclass(frozen=True)

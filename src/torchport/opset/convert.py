@@ -1,7 +1,7 @@
 """Gives a model the opset its target wants, with the same meaning, or says exactly what stands in the way.
 
 onnx's own converter forgets where nodes come from and drops local functions; onnxscript's covers 18 to 25, upwards
-only, and leaves a node it cannot convert as it was. So both ways are walked by the rules in `opset_rules`, one
+only, and leaves a node it cannot convert as it was. So both ways are walked by the rules in `opset.rules`, one
 border at a time, and what no rule is sure of is refused.
 
 Example:
