@@ -122,7 +122,7 @@ def test_a_crash_on_opening_needs_no_inputs(tmp_path: Path, monkeypatch: pytest.
         (["--check", "true {model}"], "nothing to reduce"),
         (["--check", "false {model}"], "fails on every model"),
         (["--check", "false {model}", "--timeout", "0"], "--timeout"),
-        (["--against", "reference", "-i", "z=float32[2,3]"], "input 'x' is missing"),
+        (["--against", "reference", "-i", "z=float32[2,3]"], "there is no input 'z'"),
     ],
 )
 def test_mistakes_are_said_in_plain_words(tmp_path: Path, words: list[str], message: str) -> None:
