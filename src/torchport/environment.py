@@ -65,7 +65,7 @@ class Health:
 
 def doctor() -> Health:
     """Look at everything."""
-    return Health((*_packages(), *_engines(), *_operators(), *_machine()))
+    return Health((*_packages(), *_engines(), *_operators(), *_private_parts(), *_machine()))
 
 
 def _packages() -> list[Check]:
@@ -101,7 +101,7 @@ def _importable(name: str, found: str) -> Check:
 
 
 def _requirements() -> dict[str, str]:
-    """What torchport's own metadata asks for: ``{"torch": ">=2.10"}``."""
+    """What torchport's own metadata asks for: ``{"torch": ">=2.13"}``."""
     from re import match
 
     found: dict[str, str] = {}
@@ -180,6 +180,25 @@ def _lacking(name: str, count: int, left_out: Sequence[LeftOut]) -> list[Check]:
 
 def _are(names: Sequence[str]) -> str:
     return "is" if len(names) == 1 else "are"
+
+
+def _private_parts() -> list[Check]:
+    """The private parts of torch and onnxscript that are not there, with the features that are off."""
+    try:
+        from torchport.capture.guards import UNREAD_GUARDS, reads_guards
+        from torchport.torch_compat import parts
+    except Exception as error:  # noqa: BLE001 - as above
+        return [_broken("private parts", str(error))]
+    checks = [
+        Check("private parts", part.name, "optional", f"feature off: {part.feature}; {part.reason}")
+        for part in parts.missing()
+    ]
+    if not reads_guards():
+        checks.append(Check("private parts", "guards", "optional", UNREAD_GUARDS))
+    if newer := parts.untested_release():
+        checks.append(Check("private parts", "release", "optional", newer))
+    there = len(parts.PARTS) - len(parts.missing())
+    return [Check("private parts", "table", "ok", f"{there} of {len(parts.PARTS)} are there"), *checks]
 
 
 def _machine() -> list[Check]:

@@ -20,7 +20,7 @@ from torchport.capture.pytorch_files import kind_of, only_weights, quiet
 from torchport.capture.sources import load_source
 from torchport.errors import SourceError, UntrustedError
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*")
 
 
 class Net(torch.nn.Module):

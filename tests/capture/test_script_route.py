@@ -37,7 +37,7 @@ def half(x: torch.Tensor):
     return x * 2, x.size(0) // 2
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*")
 @pytest.mark.parametrize("make", [Counting, Rows, lambda: half], ids=["nested", "one", "function"])
 @pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "plain"])
 def test_numbers_of_a_compiled_model(make: Any, compiled: bool) -> None:

@@ -139,7 +139,7 @@ def test_the_programs_of_torch_are_models_too(folder: Path) -> None:
     torch.testing.assert_close(tp.session(folder / "m.onnx")(x), linear(x).detach())
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*")
 def test_torchscript_files_are_models_too(folder: Path) -> None:
     torch.jit.script(torch.nn.Linear(4, 3)).save(folder / "m.pt")
     done = run("export", "m.pt", "-i", "input=float32[2,4]", "-d", "input:0=n", "-o", "m.onnx")
@@ -244,7 +244,7 @@ class Writes(torch.nn.Module):
         torch.save(torch.ones(1), state[0])
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*")
 def test_torchscript_that_writes_is_refused_in_three_lines_and_writes_nothing(folder: Path) -> None:
     torch.jit.save(torch.jit.script(Writes(str(folder / "owned"))), folder / "plain.pt")
     with zipfile.ZipFile("plain.pt") as old, zipfile.ZipFile("evil.pt", "w") as new:

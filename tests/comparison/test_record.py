@@ -180,7 +180,7 @@ def test_threads_do_not_mix_their_calls(tmp_path: Path) -> None:
     assert all(s.arrays["x"][0, 0] == s.arguments["scale"] for s in samples(tmp_path))
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of TorchScript itself
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*")  # of TorchScript itself
 def test_compiled_and_scripted_models_are_recorded_too(tmp_path: Path) -> None:
     class Plain(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -27,7 +27,7 @@ from torchport.errors import (
 from torchport.irtools import metadata
 
 # The tests below make TorchScript models as users have them; torch warns that it will go one day.
-SCRIPTS = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+SCRIPTS = pytest.mark.filterwarnings("ignore:.*torch.jit.*")
 
 X = torch.randn(2, 4, generator=torch.Generator().manual_seed(0))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import logging
 import math
 import operator
@@ -24,21 +25,21 @@ from typing import Any
 import torch
 
 from torchport.capture.source_lines import Site, is_user_file, line_of_frame, site_of_stack
+from torchport.process import silence
 from torchport.results import Dim
+from torchport.torch_compat.error_texts import GUARD_ADDED
 from torchport.torch_compat.shape_env import guard_log, is_truth_of_number, other_at_one, watch_conditions
 
 
 class _Guards(logging.Handler):
     """Notes the guards torch.export adds: it logs them while the user's code is on the stack."""
 
-    _ADDED = re.compile(r"(?:eval|runtime_assert) (.+) \[guard added\]")
-
     def __init__(self) -> None:
         super().__init__(logging.INFO)
         self.guards: list[Guard] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        match = self._ADDED.match(record.getMessage())
+        match = GUARD_ADDED.match(record.getMessage())
         if match:
             # no name for the frame: it would hold itself, and with it tensors that torch.export then finds alive
             guard = Guard(match[1], line_of_frame(sys._getframe()), site_of_stack(sys._getframe()))
@@ -52,6 +53,25 @@ def watch_guards() -> Iterator[list[Guard]]:
     handler = _Guards()
     with guard_log(handler):
         yield handler.guards
+
+
+UNREAD_GUARDS = "feature off: reading the guards of a capture; the proof has fewer sizes to ask at"
+
+
+@functools.cache
+def reads_guards() -> bool:
+    """Check that `watch_guards` reads the guard of a small model, once a process.
+
+    A capture without guards and a log that is not understood look the same otherwise.
+    """
+    with silence(), watch_guards() as guards:
+        torch.export.export(_Known(), (torch.ones(3),), dynamic_shapes=({0: torch.export.Dim.AUTO},), strict=False)
+    return any("10" in guard.expression for guard in guards)
+
+
+class _Known(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if x.shape[0] < 10 else x
 
 
 _MOST = 10  # sizes asked for, however many guards there are

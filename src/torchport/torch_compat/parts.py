@@ -17,6 +17,7 @@ import functools
 import importlib
 import inspect
 import pkgutil
+import re
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from typing import Any
@@ -298,6 +299,29 @@ def _missing(parts: tuple[tuple[str, Part], ...], releases: tuple[str, ...]) -> 
     return tuple(MissingPart(*problem) for problem in problems if problem[-1])
 
 
+# Releases of torch.
+
+TESTED = ("2.13.0", "2.14.1", "2.15.0")
+
+
+def untested_release() -> str:
+    """Return a sentence that says that the installed torch is newer than those that were tested; empty if it is not."""
+    release = _release("torch")
+    if _numbers(release)[:2] <= _numbers(TESTED[-1])[:2]:
+        return ""
+    return f"torch {release} is newer than the releases that torchport was tested with: {', '.join(TESTED)}"
+
+
+def _numbers(release: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", release))
+
+
+@functools.cache
+def _untested_once() -> list[str]:
+    """The sentence for the first export of a process, which takes it out of the list."""
+    return [sentence for sentence in [untested_release()] if sentence]
+
+
 # Findings for the export that is under way.
 
 _findings: contextvars.ContextVar[list[Finding] | None] = contextvars.ContextVar("findings", default=None)
@@ -312,8 +336,8 @@ def note(message: str) -> None:
 
 @contextlib.contextmanager
 def noted() -> Iterator[list[Finding]]:
-    """Collect the findings of an export: the features that are off for it."""
-    findings: list[Finding] = []
+    """Collect the findings of an export: the features that are off for it, and once that torch is newer than tested."""
+    findings = [Finding(_untested_once().pop())] if _untested_once() else []
     token = _findings.set(findings)
     try:
         yield findings

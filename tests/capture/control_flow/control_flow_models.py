@@ -423,7 +423,7 @@ def doubled_or_less(x):
 
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)
+    warnings.simplefilter("ignore")  # DeprecationWarning in torch 2.13, FutureWarning in 2.15
     scripted = torch.jit.script(doubled_or_less)
 
 

@@ -88,7 +88,7 @@ _WRAPPED: dict[str, Callable[[nn.Module], nn.Module]] = {
 }
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of TorchScript, which torch.compile imports
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*torch.jit.*")  # which torch.compile imports
 @pytest.mark.parametrize("name", _WRAPPED)
 def test_what_was_put_on_a_wrapper_is_exported(name: str, tmp_path: Path) -> None:
     check(tmp_path, _WRAPPED[name](nn.Linear(8, 4)).eval(), x(3), [x(1), x(5)], dynamic={0: {0: "batch"}})

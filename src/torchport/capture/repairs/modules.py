@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from torchport.capture.models import is_wrapper, unwrapped
 from torchport.capture.repairs.repair import capture_repair
+from torchport.torch_compat.error_texts import says
 from torchport.torch_compat.parts import patched
 
 # DataParallel and DistributedDataParallel around a part of a model.
@@ -45,7 +45,7 @@ def inner_wrappers(target: Any) -> Iterator[bool]:
 
 
 def _needs_cast_layers(error: Exception) -> bool:
-    return "_apply(): Couldn't swap" in str(error)
+    return says(error, "weights not swapped")
 
 
 @capture_repair("layers that are cast while the model runs", after=_needs_cast_layers)
@@ -67,11 +67,9 @@ def _unless_cast(original: Callable[..., nn.Module]) -> Callable[..., nn.Module]
 #
 # A capture computes no gradients, so the switches have nothing to do and need not be recorded.
 
-_LOST = re.compile(r"object has no attribute '\w+_graph_\d+'")
-
 
 def _needs_gradient_switches(error: Exception) -> bool:
-    return isinstance(error, AttributeError) and _LOST.search(str(error)) is not None
+    return says(error, "graph of branch lost")
 
 
 @capture_repair("switching gradients on and off beside a branch", after=_needs_gradient_switches)

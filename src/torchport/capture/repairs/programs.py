@@ -15,13 +15,12 @@ from torch.overrides import TorchFunctionMode
 from torchport.capture.repairs.repair import capture_repair, program_repair
 from torchport.operators import fake_shapes, library
 from torchport.torch_compat import exporter, registries
+from torchport.torch_compat.error_texts import says
 
 # Operators without an ONNX translation that see nothing but weights: their answers are computed now.
 #
 # A parametrization makes a weight of other weights, by a matrix exponential say, which ONNX has no word for. It gives
 # the same weight whatever the input is.
-
-_MISSING = "No ONNX function found"
 
 
 @program_repair("weights made of weights computed beforehand")
@@ -30,7 +29,7 @@ def weights_alone(program: torch.export.ExportedProgram, error: Exception) -> to
 
     Which operators lack a translation is not asked: the error knows them by the names of their parts.
     """
-    if _MISSING not in f"{error} {error.__cause__ or ''}":
+    if not any(says(e, "no translation") for e in (error, error.__cause__) if e is not None):
         return None
     values = _folded(program)
     return _with_constants(program, values) if any(node.op == "call_function" for node in values) else None
@@ -159,7 +158,7 @@ _OF_TORCH = ("aten", "prims", "prim", "torchport", "quantized", "quantized_decom
 def _needs_shapes_of_operators(error: Exception) -> bool:
     seen: BaseException | None = error
     while seen is not None:
-        if type(seen).__name__ == "UnsupportedOperatorException":
+        if says(seen, "no shape function"):
             return True
         seen = seen.__cause__ or seen.__context__
     return False

@@ -25,6 +25,7 @@ from torchport.capture.repairs.quantized_tensors import (
 from torchport.capture.repairs.repair import capture_repair
 from torchport.operators import library
 from torchport.torch_compat import parts
+from torchport.torch_compat.error_texts import says
 
 # Quantized layers, whose weights are packed in objects that no capture can look into.
 #
@@ -49,7 +50,7 @@ _FUNCTIONS = {
 
 def _needs_quantized(error: Exception) -> bool:
     """torch.export wants to take the packed objects apart, and they do not let it; nor do quantized tensors."""
-    return "__obj_flatten__" in str(error) or "QuantizedMeta" in str(error)
+    return says(error, "packed object", "quantized tensor")
 
 
 @capture_repair("quantized layers unpacked", after=_needs_quantized)

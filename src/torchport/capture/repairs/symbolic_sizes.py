@@ -17,6 +17,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from torchport.capture.repairs.repair import capture_repair
 from torchport.errors import FixedDimensionError
+from torchport.torch_compat.error_texts import says
 from torchport.torch_compat.tracing import tree_map
 
 # Sizes that go through a tensor of one number: `torch.div(n, 2, rounding_mode="floor")`, `torch.tensor(n).sqrt()`.
@@ -152,7 +153,7 @@ _NOT_THE_MODELS = {"torch", "torchport", "builtins", *sys.stdlib_module_names}
 
 
 def _needs_symbolic_sizes(error: Exception) -> bool:
-    return isinstance(error, FixedDimensionError) or "data-dependent" in str(error)
+    return isinstance(error, FixedDimensionError) or says(error, "data-dependent")
 
 
 @capture_repair("sizes kept symbolic through int(), math and tensors", after=_needs_symbolic_sizes)

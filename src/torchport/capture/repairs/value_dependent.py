@@ -15,6 +15,7 @@ from torchport.capture.source_lines import line_of_error
 from torchport.errors import FixedDimensionError
 from torchport.operators import library, registration
 from torchport.operators.registration import Registered, replaces
+from torchport.torch_compat.error_texts import VALUE_FUNCTIONS, says
 from torchport.torch_compat.shape_env import check
 from torchport.torch_compat.tracing import is_setitem
 
@@ -22,8 +23,6 @@ from torchport.torch_compat.tracing import is_setitem
 #
 # They look at values as they compute. They are called in the form of torchport's library instead, which gives the same
 # numbers without looking. The truth of two tensors being equal is asked for with `item()`, which torch.export knows.
-
-_SIGNS = ("aten.equal", "aten.allclose", "aten._ctc_loss", "aten.linalg_lstsq", "unbacked symbols")
 
 
 @replaces("torch.equal", "torch.Tensor.equal")
@@ -42,7 +41,7 @@ def registered() -> tuple[Registered, ...]:
 
 
 def _needs_value_checks(error: Exception) -> bool:
-    return any(sign in str(error) for sign in _SIGNS)
+    return says(error, *VALUE_FUNCTIONS)
 
 
 @capture_repair("functions that look at values by ones that do not", after=_needs_value_checks)
@@ -67,7 +66,7 @@ class _Instead(TorchFunctionMode):
 
 
 def _needs_one_hot(error: Exception) -> bool:
-    return "data-dependent" in str(error) and "one_hot" in line_of_error(error)
+    return says(error, "data-dependent") and "one_hot" in line_of_error(error)
 
 
 @capture_repair("one_hot with as many classes as the values say", after=_needs_one_hot)
@@ -100,7 +99,7 @@ def _classes(tensor: Any = None, num_classes: Any = -1, **_: Any) -> Any:
 
 def _needs_spaced(error: Exception) -> bool:
     where = f"{line_of_error(error)} {getattr(error, 'where', '')}"
-    return ("data-dependent" in str(error) or isinstance(error, FixedDimensionError)) and "space(" in where
+    return (isinstance(error, FixedDimensionError) or says(error, "data-dependent")) and "space(" in where
 
 
 @capture_repair("linspace with as many steps as the values say", after=_needs_spaced)
@@ -131,8 +130,7 @@ _WRITES = re.compile(r"\]\s*(//|\*\*|[-+*/@%&|^])?=(?!=)")
 
 
 def _needs_written_places(error: Exception) -> bool:
-    text = str(error)
-    return ("data-dependent" in text or "got SymInt" in text) and _WRITES.search(line_of_error(error)) is not None
+    return says(error, "data-dependent", "symbolic place") and _WRITES.search(line_of_error(error)) is not None
 
 
 @capture_repair("writing at a place a tensor or a size says", after=_needs_written_places)

@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 from torchport.capture.repairs.repair import capture_repair, program_repair
 from torchport.capture.source_lines import is_user_file
 from torchport.torch_compat import tracing
+from torchport.torch_compat.error_texts import says
 from torchport.torch_compat.parts import part
 from torchport.torch_compat.shape_env import guard_or_false
 
@@ -145,8 +146,7 @@ def _places(size: Sequence[Any], stride: Sequence[Any], offset: Any, device: tor
 
 
 def _needs_views_as_reshapes(error: Exception) -> bool:
-    # torch's fake tensors say the first, its kernels the second
-    return "Cannot view a tensor" in str(error) or "view size is not compatible" in str(error)
+    return says(error, "view of fake tensor", "view in kernel")
 
 
 @capture_repair("views as reshapes", after=_needs_views_as_reshapes)
@@ -183,7 +183,7 @@ def _is_dtype(args: Any, kwargs: Any) -> bool:
 
 @program_repair("sizes of slices that became known")
 def settled_slices(program: torch.export.ExportedProgram, error: Exception) -> torch.export.ExportedProgram | None:
-    if "should have been constant, but got" not in str(error):
+    if not says(error, "slice became known"):
         return None
     noted = [
         n for n in program.graph.nodes if n.target is torch.ops.aten.slice.Tensor and "unbacked_bindings" in n.meta

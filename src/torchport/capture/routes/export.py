@@ -10,7 +10,7 @@ import onnx_ir as ir
 import torch
 
 from torchport.capture import autograd_functions
-from torchport.capture.guards import Challenge, Guard, challenges, watch_guards
+from torchport.capture.guards import UNREAD_GUARDS, Challenge, Guard, challenges, reads_guards, watch_guards
 from torchport.capture.origins import complete_metadata
 from torchport.capture.repairs import for_failed_capture, for_failed_translation, repaired
 from torchport.capture.repairs.programs import WRITTEN_OUT, computed, kept, mean_zero, weights_alone
@@ -23,6 +23,7 @@ from torchport.operators.lowering import Lowerings
 from torchport.process import silence
 from torchport.results import Dim
 from torchport.torch_compat import parts
+from torchport.torch_compat.error_texts import TRANSLATED, UNTRANSLATED, says
 from torchport.torch_compat.exporter import translation_patches
 
 LOWEST_OPSET = 18  # torch's translations are written for this one; below, the graph is converted
@@ -129,6 +130,8 @@ def exported(request: Request, repairs: list[str]) -> tuple[torch.export.Exporte
                 raise CaptureError(_reason(error), where=line_of_error(error) or None) from error
             known += (repair,)
         else:
+            if request.dims and not guards and not reads_guards():
+                parts.note(UNREAD_GUARDS)
             again = _repair_of_frozen(program, request, guards, known)
             if again is None:
                 repairs += applied
@@ -220,10 +223,9 @@ def _input_values(program: torch.export.ExportedProgram) -> list[torch.Tensor]:
 
 
 def _reason(error: Exception) -> str:
-    text = str(error)
-    if "data-dependent" in text:
+    if says(error, "data-dependent"):
         return "the graph depends on a tensor's value"
-    if type(error).__name__ in ("DataDependentOutputException", "DynamicOutputShapeException"):  # the operator alone
+    if says(error, "value of output"):  # the message names the operator alone
         return f"{first_line(error)} gives what only a tensor's values tell, and is not known to the capture"
     return f"torch.export: {first_line(error)}"
 
@@ -235,14 +237,14 @@ def _translation_error(error: Exception, program: torch.export.ExportedProgram) 
     if isinstance(root, RefusedError):  # a translation of ours that says all there is to say
         return root
     text = str(error) + str(error.__cause__ or "")
-    operators = list(dict.fromkeys(re.findall(r"No ONNX function found for <OpOverload\(op='([^']+)'", text)))
+    operators = list(dict.fromkeys(UNTRANSLATED.findall(text)))
     if operators:
         return CaptureError(
             f"no ONNX translation for {', '.join(operators)}",
             where=_line_of_operator(program, operators[0]) or None,
             next_step=_how_to_map(operators[0]),
         )
-    target = re.search(r"target=torch\.ops\.([\w.]+)", text)
+    target = TRANSLATED.search(text)
     what = f"translating {target[1]} to ONNX" if target else "translation to ONNX"
     where = _line_of_operator(program, target[1]) if target else ""
     return CaptureError(f"{what}: {first_line(root)}", where=where or None)

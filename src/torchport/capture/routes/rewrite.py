@@ -31,6 +31,7 @@ from torchport.errors import CaptureError, NothingToRewriteError
 from torchport.process import silence
 from torchport.results import Dim, Finding
 from torchport.torch_compat import tracing
+from torchport.torch_compat.error_texts import says
 from torchport.torch_compat.higher_order import translations
 from torchport.torch_compat.parts import has
 from torchport.torch_compat.shape_env import check
@@ -199,13 +200,8 @@ def _add_sizes(plan: Plan, tried: _Try, request: Request, banned: set[int]) -> b
 
 
 def _rewritable(error: BaseException) -> bool:
-    """Whether the capture stumbled over a value or a size, and not over an operator."""
-    text = f"{type(error).__name__}: {error}"
-    known: tuple[str, ...]
-    known = ("data-dependent", "DataDependent", "GuardOnDataDependent", "SymInt", "SymFloat", "SymBool", "symbolic")
-    known += ("KeyError", "has no attribute")  # a name with a number in it that only the running model knows
-    known += ("doesn't define __", "sympy expression is NaN")  # a number out of a tensor, which torch takes no further
-    return any(word in text for word in known)
+    """Check that the capture stumbled over a value or a size, and not over an operator."""
+    return says(error, "data-dependent", "value or size", "name of a number", "number out of a tensor", "not a number")
 
 
 def _refused(cause: BaseException, error: Exception, plan: Plan) -> CaptureError:

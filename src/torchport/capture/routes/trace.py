@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import re
 import warnings
 from typing import Any
 
@@ -26,6 +25,7 @@ from torchport.errors import CaptureError, OpsetError
 from torchport.operators import lowering
 from torchport.process import silence, silence_native
 from torchport.results import Finding
+from torchport.torch_compat.error_texts import SCRIPT_OPERATOR, SCRIPT_SINCE, TRACER_WARNING
 
 LOWEST_OPSET, HIGHEST_OPSET = 7, 20
 _INLINE_LIMIT = 3 << 29  # 1.5 GiB: beyond, weights are attached by reference instead of passing through protobuf
@@ -101,9 +101,9 @@ def _attach(model: ir.Model, weights: dict[str, torch.Tensor], names: list[str])
 
 def _unsupported(error: Exception, opset: int) -> CaptureError | OpsetError:
     text = str(error)
-    operator = re.search(r"operator '([^']+)'", text) or re.search(r"unrecognized namespace (\w+::\w+)", text)
-    name = operator[1] if operator else _first(error)
-    since = re.search(r"added in version (\d+)", text)
+    operator = SCRIPT_OPERATOR.search(text)
+    name = operator[1] or operator[2] if operator else _first(error)
+    since = SCRIPT_SINCE.search(text)
     if since and int(since[1]) > opset:
         return OpsetError(
             f"{name} needs opset {since[1]}",
@@ -118,7 +118,7 @@ def _suspects(caught: list[warnings.WarningMessage]) -> list[Finding]:
     """The tracer's warnings, one for each of the user's lines."""
     found: dict[str, Finding] = {}
     for warning in caught:
-        if warning.category.__name__ == "TracerWarning":
+        if warning.category.__name__ == TRACER_WARNING:
             line = place(warning.filename, warning.lineno)
             text = str(warning.message).split(". ")[0]
             found.setdefault(line, Finding(f"the trace may have frozen a choice: {text}", line))
