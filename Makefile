@@ -2,17 +2,21 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint pytest test-torch test-parts golden bench-export bench-zoo bench-operators bench-graph bench-rewrite bench-compare fuzz clean
+.PHONY: demo check test lint pytest test-torch test-parts golden bench-export bench-zoo bench-operators bench-graph bench-rewrite bench-compare fuzz clean
 
 demo: .venv/installed
 	$(BIN)/torchport export examples/01_first_export/model.py:Net --dynamic image:0=batch -o examples/01_first_export/model.onnx
 	$(BIN)/torchport run examples/01_first_export/model.onnx --input image=float32[5,3,64,64]
 
+# For every edit: lint, types and the quick tests, in less than three minutes.
+check: lint
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal -m "not slow and not parts"
+
 test: lint pytest
 
 pytest: $(BIN:/bin=)/installed
 	$(BIN)/torchport ops headers --quiet || $(BIN)/torchport ops headers --fetch  # kernels are compiled against them
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 lint: .venv/installed
 	$(BIN)/ruff check .

@@ -20,6 +20,45 @@ from torchport.engines.protocol import Engine
 
 ROOT = Path(__file__).parent.parent
 
+# Files whose tests take more than ten seconds together: `make check` leaves them out, `make test` runs them.
+SLOW = {
+    "test_attention",
+    "test_backend_nodes",
+    "test_compare",
+    "test_control_flow",
+    "test_definition",
+    "test_definition_kernels",
+    "test_error_texts",
+    "test_examples",
+    "test_fuzz",
+    "test_missing_parts",
+    "test_opset_coverage",
+    "test_opset_exported",
+    "test_ordering",
+    "test_pair_torch",
+    "test_picked_layers",
+    "test_pooling",
+    "test_quantized",
+    "test_random_programs",
+    "test_repairs_views",
+    "test_scaled_dot_product_attention",
+    "test_sequences",
+    "test_sizes_from_values",
+    "test_special_functions",
+    "test_stories",
+    "test_symbolic",
+    "test_types",
+    "test_without_torch",
+    "test_wrappers",
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.stem in SLOW:
+            item.add_marker(pytest.mark.slow)
+
+
 settings.register_profile("torchport", deadline=None)  # two processes share two cores: a time limit fails at random
 settings.load_profile("torchport")
 

@@ -476,7 +476,7 @@ def test_another_training_of_the_same_model_is_noticed(onnx_file: Path) -> None:
     assert any("the weights in the file are not the PyTorch model's" in str(f) for f in proof.findings)
 
 
-@SCRIPTS
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_verify_goes_by_position_where_names_differ(tmp_path: Path) -> None:
     model = nn.Linear(4, 4)
     torch.onnx.export(model, (X,), tmp_path / "plain.onnx", dynamo=False, input_names=["a"], output_names=["b"])

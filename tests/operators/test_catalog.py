@@ -50,7 +50,7 @@ def test_an_operator_may_be_named_as_people_do(name: str) -> None:
 def test_an_operator_of_our_library_is_said_to_be_ours() -> None:
     found = tp.operators.show("aten::masked_select")
     assert isinstance(found, catalog.TorchOperator)
-    assert found.mappings[0].where.startswith("torchport/operators/library/masked_select.py:")
+    assert found.mappings[0].where.startswith("torchport/operators/library/indexing.py:")
     assert "Compress" in found.mappings[0].onnx
 
 

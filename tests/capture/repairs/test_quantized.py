@@ -14,6 +14,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import torchport as tp
 from torchport.capture.repairs.quantized_layers import overflow
+from torchport.torch_compat import parts
 
 with warnings.catch_warnings():  # torch.ao.quantization is going to move to torchao
     warnings.simplefilter("ignore")
@@ -237,11 +238,13 @@ def test_a_picture_quantized_by_fx_is_rounded_as_the_engine_does(
 
 def test_the_refusal_names_an_overflow_of_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.quantized, "engine", "fbgemm")
-    monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
+    part, has_vnni = parts.part, [False]
+    asked = {"_is_vnni_supported": lambda: has_vnni[0]}
+    monkeypatch.setattr(parts, "part", lambda name: asked.get(name) or part(name))
     static = nn.Sequential(torch.ao.nn.quantized.Conv2d(3, 4, 1))
     assert "calibrated" in overflow(static)
     assert not overflow(quantization.quantize_dynamic(nn.Sequential(nn.Linear(3, 4)), {nn.Linear}))
-    monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: True)
+    has_vnni[0] = True
     assert not overflow(static)
 
 
