@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from torchport.torch_compat.parts import part
+from torchport.torch_compat.parts import has, part
 
 _SHAPES = ("Meta", "CompositeImplicitAutograd", "CompositeExplicitAutograd")
 
@@ -72,7 +72,9 @@ def schema(overload: Any) -> Any:
 
 
 def has_operators(space: str) -> bool:
-    """Check that operators of this namespace are loaded."""
+    """Check that operators of this namespace are loaded; without torch's list none is known to be."""
+    if not has("_dispatch_get_all_op_names"):
+        return False
     return any(name.startswith(f"{space}::") for name in part("_dispatch_get_all_op_names")())
 
 
@@ -120,6 +122,8 @@ def script(name: str) -> Written | None:
 def custom_symbolics() -> dict[str, dict[int, Callable[..., Any]]]:
     """What the user registered with `torch.onnx.register_custom_op_symbolic`, by operator and opset."""
     found: dict[str, dict[int, Callable[..., Any]]] = {}
+    if not has("script_registry"):
+        return found
     registry = _script_registry()
     for name in registry.all_functions():
         given = registry.get_function_group(name)._functions._overrides

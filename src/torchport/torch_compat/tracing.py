@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from torchport.torch_compat.parts import part
+from torchport.torch_compat.parts import has, part
 
 
 def fake_mode() -> Any:
@@ -62,7 +62,7 @@ def strides(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 def is_setitem(function: Any) -> bool:
     """Check that a function is ``x[places] = value``."""
-    return function is part("Tensor.__setitem__")
+    return has("Tensor.__setitem__") and function is part("Tensor.__setitem__")
 
 
 def assert_in_graph(condition: Any, message: str) -> None:
