@@ -223,3 +223,7 @@ class ProofError(RefusedError):
         super().__init__(what, where=where, next_step=next_step)
         self.proof = proof
         self.attempts = tuple(attempts)
+
+
+class RewriteError(Exception):
+    """The route `rewrite` met code that no graph can hold; the route adds the user's line from the stack."""

@@ -103,7 +103,7 @@ def find_layers(
         found = look(candidate, reference, own, budget=budget, agree=agree, say=say)
         layers = found.layers
         if isolate:
-            from torchport.comparison.isolate import isolated
+            from torchport.comparison.layer_scan import isolated
 
             alone = isolated(candidate, reference, found.pairs, own, budget=budget, limits=limits, say=say)
             layers = tuple(_alone(x, alone.get(x.tensor)) for x in layers)

@@ -20,7 +20,6 @@ from torchport.irtools.node_reader import Refusal, is_constant_node, is_used
 from torchport.irtools.schemas import Schema
 from torchport.irtools.traversal import subgraphs
 from torchport.opset import rules
-from torchport.opset.reviewed_changes import is_harmless
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,7 +143,7 @@ def _refuse_new_meaning(node: ir.Node, before: Schema, after: Schema, border: in
     name = node.op_type
     if schemas.wording(name, before.since_version) == schemas.wording(name, after.since_version):
         return
-    if not is_harmless(name, border, downwards=downwards):
+    if not rules.is_harmless(name, border, downwards=downwards):
         raise Refusal(f"its meaning changed in opset {border}")
 
 

@@ -12,10 +12,10 @@ import torch
 from random_programs import Programs
 
 from torchport.capture import models
-from torchport.capture.control_flow import RewriteError
 from torchport.capture.control_flow.plan import plan_by_reading
 from torchport.capture.routes.rewrite import rewritten_program
 from torchport.capture.routes.route import Request
+from torchport.errors import RewriteError
 from torchport.process import silence
 from torchport.results import Dim
 

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import torchport as tp
-from torchport.capture.repairs.modules import cast_layers, gradient_switches
+from torchport.capture.repairs.models import cast_layers, gradient_switches
 
 
 class CastRouter(nn.Module):

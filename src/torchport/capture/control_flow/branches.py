@@ -10,7 +10,6 @@ from typing import Any
 import sympy  # torch brings it along
 import torch
 
-from torchport.capture.control_flow import RewriteError
 from torchport.capture.control_flow.dynamic_lists import OpenList, as_number_tensor
 from torchport.capture.control_flow.iteration import Items, items_of
 from torchport.capture.control_flow.loops import Loop
@@ -25,6 +24,7 @@ from torchport.capture.control_flow.tracing import (
     unrecorded,
     with_inputs,
 )
+from torchport.errors import RewriteError
 from torchport.torch_compat.higher_order import choice, known_symbols, symbols_of
 from torchport.torch_compat.shape_env import check, surely
 from torchport.torch_compat.tracing import assert_in_graph, fake_mode

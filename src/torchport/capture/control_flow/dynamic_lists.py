@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from torchport.capture.control_flow import RewriteError
+from torchport.errors import RewriteError
 from torchport.torch_compat.shape_env import check
 from torchport.torch_compat.tracing import register_structure
 

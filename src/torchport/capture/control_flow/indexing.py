@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from torchport.capture.control_flow import RewriteError
 from torchport.capture.control_flow.branches import cond
 from torchport.capture.control_flow.dynamic_lists import OpenList, as_number_tensor
+from torchport.errors import RewriteError
 from torchport.torch_compat.shape_env import surely
 
 # `self.experts[i]` where `i` is a number that only the running model knows: a layer, or a value, picked from several.

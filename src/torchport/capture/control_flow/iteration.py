@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from torchport.capture.control_flow import RewriteError
 from torchport.capture.control_flow.dynamic_lists import Columns, Ragged, Rows, as_number_tensor
+from torchport.errors import RewriteError
 from torchport.torch_compat.shape_env import statically_known_true as known
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from torchport.capture.control_flow import RewriteError
 from torchport.capture.control_flow.dynamic_lists import Columns, Ragged, Rows, as_number_tensor
 from torchport.capture.control_flow.merging import (
     Number,
@@ -28,6 +27,7 @@ from torchport.capture.control_flow.merging import (
 )
 from torchport.capture.control_flow.tracing import active_modes, carrying, rehearse, sizes_in, unrecorded, with_inputs
 from torchport.capture.source_lines import place, site_of_stack
+from torchport.errors import RewriteError
 from torchport.results import Finding
 from torchport.torch_compat.higher_order import known_symbols, loop, symbols_of
 from torchport.torch_compat.shape_env import fresh_size, statically_known_true

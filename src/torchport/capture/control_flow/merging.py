@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from torchport.capture.control_flow import RewriteError
 from torchport.capture.control_flow.dynamic_lists import (
     Columns,
     OpenList,
@@ -16,6 +15,7 @@ from torchport.capture.control_flow.dynamic_lists import (
     Rows,
     as_number_tensor as as_number_tensor,
 )
+from torchport.errors import RewriteError
 from torchport.torch_compat.higher_order import symbols_of
 from torchport.torch_compat.tracing import tree_flatten
 

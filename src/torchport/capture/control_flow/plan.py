@@ -12,12 +12,13 @@ from typing import Any
 
 import torch
 
-from torchport.capture.control_flow import RewriteError, flow
+from torchport.capture.control_flow import flow
 from torchport.capture.control_flow.analysis import alike, assertions, loads, sites, stored
 from torchport.capture.control_flow.expressions import FLOW
 from torchport.capture.control_flow.source import compiled, function_of
 from torchport.capture.control_flow.transform import rewrite
 from torchport.capture.source_lines import Site, is_user_file
+from torchport.errors import RewriteError
 
 
 class Rewritten:

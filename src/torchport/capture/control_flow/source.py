@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from torchport.capture.control_flow import RewriteError
 from torchport.capture.control_flow.dynamic_lists import OpenList
 from torchport.capture.control_flow.expressions import without_match
+from torchport.errors import RewriteError
 
 
 def function_of(code: CodeType) -> tuple[ast.FunctionDef, str]:

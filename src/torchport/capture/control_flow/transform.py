@@ -11,9 +11,10 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
-from torchport.capture.control_flow import RewriteError, analysis
+from torchport.capture.control_flow import analysis
 from torchport.capture.control_flow.analysis import Function, choose, is_chosen, sites
 from torchport.capture.control_flow.expressions import FLOW, Expressions, assign, flow_call, load, thunk
+from torchport.errors import RewriteError
 
 Loop = ast.While | ast.For
 

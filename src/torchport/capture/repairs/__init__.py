@@ -13,8 +13,13 @@ import torch
 
 from torchport.capture.repairs import value_dependent
 from torchport.capture.repairs.attention import causal_masks, flex_attention, padded_encoder
-from torchport.capture.repairs.modules import cast_layers, gradient_switches, inner_wrappers
-from torchport.capture.repairs.programs import shapes_of_operators, weights_alone
+from torchport.capture.repairs.models import (
+    cast_layers,
+    gradient_switches,
+    inner_wrappers,
+    shapes_of_operators,
+    weights_alone,
+)
 from torchport.capture.repairs.quantized_layers import fake_quantizers, quantized
 from torchport.capture.repairs.recurrent import recurrent
 from torchport.capture.repairs.repair import CaptureRepair, ProgramRepair

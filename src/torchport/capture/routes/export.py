@@ -13,7 +13,7 @@ from torchport.capture import autograd_functions
 from torchport.capture.guards import UNREAD_GUARDS, Challenge, Guard, challenges, reads_guards, watch_guards
 from torchport.capture.origins import complete_metadata
 from torchport.capture.repairs import for_failed_capture, for_failed_translation, repaired
-from torchport.capture.repairs.programs import WRITTEN_OUT, computed, kept, mean_zero, weights_alone
+from torchport.capture.repairs.models import WRITTEN_OUT, computed, kept, mean_zero, weights_alone
 from torchport.capture.routes.route import Captured, Request
 from torchport.capture.source_lines import line_of_error
 from torchport.capture.structure import FlatModule

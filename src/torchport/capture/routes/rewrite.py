@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from torchport.capture.control_flow import RewriteError
 from torchport.capture.control_flow.conversions import OpenSizes
 from torchport.capture.control_flow.dynamic_lists import StackedRows
 from torchport.capture.control_flow.loops import noticing
@@ -27,7 +26,7 @@ from torchport.capture.routes import export
 from torchport.capture.routes.route import Captured, Request
 from torchport.capture.source_lines import Site, line_of_error, place, site_of_error
 from torchport.capture.structure import Call
-from torchport.errors import CaptureError, NothingToRewriteError
+from torchport.errors import CaptureError, NothingToRewriteError, RewriteError
 from torchport.process import silence
 from torchport.results import Dim, Finding
 from torchport.torch_compat import tracing

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from torchport.operators.library.linalg_factorizations import is_empty, real, repeated, side
 from torchport.operators.library.linalg_qr import qr, scale
-from torchport.operators.library.linalg_triangular import is_empty, real, repeated, side
 from torchport.operators.registration import composes
 
 # aten::linalg_eigh, aten::linalg_eigvalsh: eigenvalues of a symmetric matrix by Jacobi's rotations.

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from torchport.operators.composition import only_where
 from torchport.operators.library.linalg_eigen import svdvals
+from torchport.operators.library.linalg_factorizations import is_empty, real, repeated
 from torchport.operators.library.linalg_solve import inverted
-from torchport.operators.library.linalg_triangular import is_empty, real, repeated
 from torchport.operators.registration import composes
 
 # aten::linalg_matrix_norm, aten::linalg_norm, aten::linalg_cond, aten::nuclear_norm, linalg_vector_norm in part.

@@ -8,8 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchport.operators.library.linalg_factorizations import swapped
-from torchport.operators.library.linalg_triangular import column, is_empty, places, real, repeated, row, side
+from torchport.operators.library.linalg_factorizations import (
+    column,
+    is_empty,
+    places,
+    real,
+    repeated,
+    row,
+    side,
+    swapped,
+)
 from torchport.operators.registration import composes
 
 # aten::linalg_qr, aten::geqrf, aten::linalg_householder_product, aten::ormqr: reflections that leave a triangle.

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchport.operators.library.linalg_factorizations import lu_factored, solved
-from torchport.operators.library.linalg_triangular import column, is_empty, repeated
+from torchport.operators.library.linalg_factorizations import column, is_empty, lu_factored, repeated, solved
 from torchport.operators.registration import composes, replaces
 
 # aten::linalg_inv, aten::linalg_solve, aten::linalg_det and what PyTorch makes of them: all by an LU factorization.

@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional
 
 from torchport.operators.composition import only_where
-from torchport.operators.library.linalg_triangular import repeated
+from torchport.operators.library.linalg_factorizations import repeated
 from torchport.operators.registration import composes, replaces
 
 # aten::cross_entropy_loss of one sample without a batch, with probabilities as target, or with label smoothing
