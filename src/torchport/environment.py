@@ -11,6 +11,8 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, requires, version
 from typing import TYPE_CHECKING, Literal
 
+from torchport.results import Record
+
 if TYPE_CHECKING:
     from torchport.operators.registration import LeftOut
 
@@ -41,10 +43,12 @@ class Check:
 
 
 @dataclasses.dataclass(frozen=True)
-class Health:
+class Health(Record):
     """Everything `doctor` found."""
 
     checks: tuple[Check, ...]
+
+    json_properties = ("healthy",)
 
     @property
     def healthy(self) -> bool:

@@ -3,15 +3,54 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import textwrap
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
 Verdict = Literal["pass", "fail", "outside", "ill-conditioned", "error"]
 Outcome = Literal["passed", "failed"]
+
+SCHEMA = 1
+"""The version of the JSON form. It is counted up when a field is removed or changes its meaning, not for a new one."""
+
+
+class Record:
+    """Base of the records that users get back. Every record is a frozen dataclass with a JSON form.
+
+    Attributes:
+        json_properties: properties that stand in the JSON form beside the fields.
+        json_omits: fields that JSON cannot hold, such as a model.
+    """
+
+    json_properties: ClassVar[tuple[str, ...]] = ()
+    json_omits: ClassVar[tuple[str, ...]] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return dicts, lists, texts and numbers, with the version of the form as ``schema``."""
+        return {"schema": SCHEMA, **to_json(self)}
+
+
+def to_json(value: Any) -> Any:
+    """Return a value as JSON has it: records as dicts, tuples as lists; an infinity or NaN as text.
+
+    A class that is no record, such as a polynomial, has a method `json_form`.
+    """
+    if hasattr(value, "json_form"):
+        return value.json_form()
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        names = [f.name for f in dataclasses.fields(value) if f.name not in getattr(value, "json_omits", ())]
+        return {name: to_json(getattr(value, name)) for name in (*names, *getattr(value, "json_properties", ()))}
+    if isinstance(value, Mapping):
+        return {str(key): to_json(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_json(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,13 +205,15 @@ class Case:
 
 
 @dataclasses.dataclass(frozen=True)
-class Proof:
+class Proof(Record):
     """The numeric evidence that an ONNX model gives the answers of the PyTorch model, or of another reference."""
 
     cases: tuple[Case, ...]
     findings: tuple[Finding, ...] = ()
     engine: str = ""
     reference: str = "PyTorch"
+
+    json_properties = ("passed",)
 
     @property
     def passed(self) -> bool:
@@ -249,7 +290,7 @@ def _sizes_seen(cases: list[Case]) -> dict[str, list[int]]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Exported:
+class Exported(Record):
     """What `torchport.export` gives back."""
 
     model: ir.Model
@@ -262,6 +303,8 @@ class Exported:
     path: str | None = None
     opset: int = 0
     proven: bool = True
+
+    json_omits = ("model",)
 
     def __str__(self) -> str:
         verb = "exported" if self.proven else "saved UNPROVEN" if self.path else "UNPROVEN"

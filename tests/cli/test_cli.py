@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 
 import torchport as tp
 from torchport.cli.main import VERBS, cli
+from torchport.results import SCHEMA
 from torchport.torch_compat import registries
 
 MODEL = """
@@ -90,6 +91,7 @@ def test_export_then_verify_then_run_from_json(folder: Path) -> None:
     proof = run("verify", "m.onnx", "--against", "model.py:Net", "--json")
     assert proof.exit_code == 0, proof.output
     assert json.loads(proof.stdout)["passed"] is True
+    assert json.loads(proof.stdout)["schema"] == result["schema"] == SCHEMA
 
     other = run("verify", "m.onnx", "--against", "model.py:Net", "--seed", 1, "-q")
     assert other.exit_code == 1

@@ -53,9 +53,9 @@ def _layers(reference: ir.Model, candidate: ir.Model, budget: int = 1 << 30) -> 
 
 def test_only_the_wrong_layer_is_off_when_each_is_fed_the_references_inputs() -> None:
     layers = _layers(_model([2, 3, 4, 5]), _model([2, 3.3, 4, 5]))
-    assert [layers[n].glance.relative for n in NAMES] == pytest.approx([0, 0.1, 0.1, 0.1])  # type: ignore[union-attr]
+    assert [layers[n].check.relative for n in NAMES] == pytest.approx([0, 0.1, 0.1, 0.1])  # type: ignore[union-attr]
     assert [layers[n].isolated.relative for n in NAMES] == pytest.approx([0, 0.1, 0, 0], abs=1e-6)  # type: ignore[union-attr]
-    assert [layers[n].state for n in NAMES] == ["agrees", "born", "carried", "carried"]
+    assert [layers[n].state for n in NAMES] == ["agrees", "introduced", "propagated", "propagated"]
 
 
 def test_two_wrong_layers_are_both_seen() -> None:
@@ -72,9 +72,9 @@ def test_slices_do_not_change_what_is_found(budget: int) -> None:
 
 def test_a_tensor_that_is_read_inside_a_branch_is_given_there_too() -> None:
     layers = _layers(_model([2, 3, 4, 5], branch=True), _model([2, 3.3, 4, 5], branch=True))
-    assert layers["y"].glance is not None
+    assert layers["y"].check is not None
     assert layers["y"].isolated is not None
-    assert layers["y"].glance.relative == pytest.approx(0.1)
+    assert layers["y"].check.relative == pytest.approx(0.1)
     assert layers["y"].isolated.relative == pytest.approx(0, abs=1e-6)
 
 

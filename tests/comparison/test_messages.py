@@ -100,8 +100,8 @@ def test_models_that_agree_though_nothing_inside_does_have_no_first_divergence()
 
 def test_two_faults_show_as_two_when_each_layer_gets_the_references_inputs() -> None:
     found = _compared(_chain(), _chain(wrong=[1, 3]), X, layers=True, isolate=True)
-    born = [layer.node for layer in found.layers if layer.state == "born"]
-    assert born == ["node_MatMul_3", "node_MatMul_9"]
+    introduced = [layer.node for layer in found.layers if layer.state == "introduced"]
+    assert introduced == ["node_MatMul_3", "node_MatMul_9"]
 
 
 def _pooled(*, quantized: bool) -> ir.Model:

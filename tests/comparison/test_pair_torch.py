@@ -306,7 +306,7 @@ def test_one_fault_is_born_in_one_node_though_what_it_gives_may_be_right_elsewhe
     found = _compared(plain, model, isolate=isolate)
     assert found.first_divergence is not None
     assert found.first_divergence.suspects == (node.name,)
-    assert [layer.node for layer in found.layers if layer.state == "born"] == [node.name]
+    assert [layer.node for layer in found.layers if layer.state == "introduced"] == [node.name]
 
 
 def _doubled(x: torch.Tensor) -> torch.Tensor:
@@ -373,7 +373,7 @@ def test_a_small_budget_finds_the_same(attention: Made, budget: int) -> None:
     small, large = (_compared(attention, model, isolate=True, budget=b) for b in (budget, 1 << 30))
     assert small.first_divergence == large.first_divergence
     assert small.layers == large.layers
-    assert sum(x.state == "carried" for x in large.layers) >= 4
+    assert sum(x.state == "propagated" for x in large.layers) >= 4
 
 
 def test_a_wrong_layer_beside_a_branch_is_found_again_and_again(branches: Made) -> None:

@@ -62,9 +62,9 @@ def test_json_has_every_change(folder: Path) -> None:
     assert done.exit_code == 1
     said = json.loads(done.stdout)
     assert (said["same"], said["only_names"]) == (False, False)
-    change = said["difference"]["nodes"]["changed"][0]
+    change = said["nodes"]["changed"][0]
     assert (change["name"], change["operator"], change["operator_after"]) == ("y", "Tanh", "Sigmoid")
-    assert said["difference"]["a"] == "before.onnx"
+    assert said["a"] == "before.onnx"
     assert json.loads(run("before.onnx", "before.onnx", "--json").stdout)["same"] is True
 
 
@@ -73,7 +73,7 @@ def test_json_has_infinity_as_text(folder: Path) -> None:
     model.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.float32([1, 2, 3, np.inf]), "w"))
     onnx.save(model, "infinite.onnx")
     said = json.loads(run("before.onnx", "infinite.onnx", "--json").stdout)
-    assert said["difference"]["weights"]["changed"][0]["apart"]["max_abs"] == "inf"
+    assert said["weights"]["changed"][0]["apart"]["max_abs"] == "inf"
 
 
 def test_all_lists_what_is_left_out_otherwise(folder: Path) -> None:

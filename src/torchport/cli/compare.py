@@ -85,18 +85,11 @@ def command(
         )
     results = found if isinstance(found, dict) else {"": found}
     if as_json:
-        told = {name: {"agrees": one.agrees, **_fields(one)} for name, one in results.items()}
-        print_json(told if isinstance(found, dict) else told[""])
+        print_json({"comparisons": found} if isinstance(found, dict) else found)
     else:
         click.echo("\n\n".join(one.text(every=every) for one in results.values()))
     if not all(one.agrees and not one.other_inputs for one in results.values()):
         raise click.exceptions.Exit(1)
-
-
-def _fields(result: Any) -> dict[str, Any]:
-    import dataclasses
-
-    return {f.name: getattr(result, f.name) for f in dataclasses.fields(result)} | {"modules": result.modules}
 
 
 class _Given:

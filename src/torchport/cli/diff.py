@@ -29,7 +29,7 @@ def command(a: str, b: str, everything: bool, as_json: bool, quiet: bool) -> Non
 
         found = diff(a, b)
     if as_json:
-        print_json({"same": found.same, "only_names": found.only_names, "difference": found})
+        print_json(found)
     else:
         click.echo(text(found, everything=everything))
     if not found.same:

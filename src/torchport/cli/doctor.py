@@ -17,7 +17,7 @@ def command(as_json: bool, quiet: bool) -> None:
 
         health = doctor()
     if as_json:
-        print_json({"healthy": health.healthy, "checks": health.checks})
+        print_json(health)
     else:
         click.echo(str(health))
     if not health.healthy:

@@ -104,7 +104,7 @@ def command(
         say("saving")
         onnx_files.save(done.model, output)
     if as_json:
-        print_json({"path": output, "edits": done.edits, "proof": done.proof})
+        print_json({"path": output, **done.to_json()})
         return
     for one in done.edits:
         _show(one)

@@ -106,7 +106,7 @@ def command(
             **options,
         )
     if as_json:
-        print_json(_summary(exported))
+        print_json(exported)
     else:
         click.echo(str(exported))
 
@@ -119,8 +119,3 @@ def _versions(texts: tuple[str, ...]) -> dict[str, int]:
             raise click.BadParameter(f"'{text}' is not DOMAIN=N", param_hint="--custom-opset")
         versions[domain] = int(number)
     return versions
-
-
-def _summary(exported: Any) -> dict[str, Any]:
-    names = ("path", "route", "opset", "proven", "inputs", "outputs", "attempts", "findings", "proof")
-    return {name: getattr(exported, name) for name in names}

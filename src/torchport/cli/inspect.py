@@ -45,7 +45,7 @@ def command(
         one = node is not None or tensor is not None or module is not None
         found = look(file, node=node, tensor=tensor, module=module) if one else describe(file, at=at)
     if as_json:
-        print_json(found.to_json())
+        print_json(found)
     else:
         click.echo(str(found) if one else text(found, everything=everything, depth=depth))  # type: ignore[arg-type]
 

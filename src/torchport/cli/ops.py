@@ -226,7 +226,7 @@ def find(text: str, as_json: bool, quiet: bool) -> None:
                 next_step=f"did you mean {', '.join(close)}?" if close else "give a shorter part of the name",
             )
     if as_json:
-        print_json(found)
+        print_json({"operators": found})
     else:
         _print_names(found)
 
@@ -242,7 +242,7 @@ def show(name: str, as_json: bool, quiet: bool) -> None:
 
         found = catalog.show(name)
     if as_json:
-        print_json(found.to_json())
+        print_json(found)
     elif isinstance(found, catalog.TorchOperator):
         _print_lines(_torch_lines(found))
     else:
@@ -261,7 +261,7 @@ def list_(missing: bool, everything: bool, as_json: bool, quiet: bool) -> None:
 
         found = catalog.missing() if missing else catalog.aten_names()
     if as_json:
-        print_json(found)
+        print_json({"operators": found})
     else:
         _print_names(found, everything=everything)
 
@@ -290,7 +290,7 @@ def coverage(
         say("capturing")
         found = cover(source.model, args, kwargs=kwargs or None, dynamic=list(dynamic) or None)
     if as_json:
-        print_json(found.to_json())
+        print_json(found)
     else:
         _print_lines(_coverage_lines(found))
     if not found.supported:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
-import math
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -15,6 +13,7 @@ from typing import Any
 import click
 
 from torchport.errors import ProofError, RefusedError, TorchportError
+from torchport.results import SCHEMA, Record, to_json
 
 
 def common(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -57,24 +56,10 @@ def _print_error(error: TorchportError, as_json: bool) -> None:
     click.echo(f"{label}: {error}", err=True)
 
 
-def print_json(value: Any) -> None:
-    click.echo(json.dumps(_plain(value), indent=2, allow_nan=False))
-
-
-def _plain(value: Any) -> Any:
-    """Records, tuples and numbers as JSON has them. JSON knows no infinity: it becomes text."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-        if hasattr(value, "passed"):
-            fields["passed"] = value.passed
-        return fields
-    if isinstance(value, dict):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value
+def print_json(value: Record | dict[str, Any]) -> None:
+    """Print a record, or a dict that holds records, in the JSON form of `results.py`."""
+    fields = value.to_json() if isinstance(value, Record) else {"schema": SCHEMA, **to_json(value)}
+    click.echo(json.dumps(fields, indent=2, allow_nan=False))
 
 
 @contextmanager

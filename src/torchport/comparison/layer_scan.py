@@ -140,9 +140,9 @@ def _layer(value: ir.Value, pair: Pair | None, good: bool, propagated: bool, int
     good = good or (pair is not None and pair.check.ok)
     state: State = "agrees" if good else "no partner"
     if node in introduced and not good:
-        state = "born" if pair is not None else state
+        state = "introduced" if pair is not None else state
     elif propagated:
-        state = "carried"
+        state = "propagated"
     elif pair is not None and not good:
         state = "differs"
     domain = f"{node.domain}::" if node.domain else ""

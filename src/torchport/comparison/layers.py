@@ -148,8 +148,8 @@ _UNLIKE = (
 
 def _alone(layer: Layer, seen: QuickCheck | None) -> Layer:
     """What is off with the reference's inputs makes an error of its own, whatever else came in."""
-    own = layer.state == "carried" and seen is not None and not seen.ok
-    return dataclasses.replace(layer, isolated=seen, state="born" if own else layer.state)
+    own = layer.state == "propagated" and seen is not None and not seen.ok
+    return dataclasses.replace(layer, isolated=seen, state="introduced" if own else layer.state)
 
 
 def _with_states(layers: tuple[Layer, ...], before: Region, after: Region) -> tuple[Layer, ...]:
@@ -159,8 +159,8 @@ def _with_states(layers: tuple[Layer, ...], before: Region, after: Region) -> tu
     first = str(after.nodes[0].name)
     order = [str(n.name) for n in before.nodes]
     place = order.index(first)
-    states: dict[str, State] = {first: "born"}
-    states.update((name, "carried") for name in order[place + 1 :])
+    states: dict[str, State] = {first: "introduced"}
+    states.update((name, "propagated") for name in order[place + 1 :])
 
     def state(layer: Layer) -> State:
         return states.get(layer.node, layer.state)

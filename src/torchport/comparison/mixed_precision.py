@@ -40,16 +40,16 @@ class Ranked:
         layer: the layer.
         error: noise beside signal of what it gives, when it is fed with the float model's inputs; infinite where it
             gives NaN or Inf, or where it could not be run.
-        born: False if the float model's inputs are themselves too large for the layer's precision.
+        introduced: False if the float model's inputs are themselves too large for the layer's precision.
     """
 
     layer: Layer
     error: float
-    born: bool = True
+    introduced: bool = True
 
     def order(self) -> tuple[bool, bool, float]:
         """Worst first: what overflows, then what overflows because of its inputs, then by error."""
-        return math.isfinite(self.error), not self.born, -self.error if math.isfinite(self.error) else 0.0
+        return math.isfinite(self.error), not self.introduced, -self.error if math.isfinite(self.error) else 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,7 +185,7 @@ class _Isolated:
             with np.errstate(all="ignore"):
                 answers = session.run(feeds)
         except (EngineError, InputError):  # it cannot be run alone: that it is harmless is not known
-            return Ranked(layer, math.inf, born=False)
+            return Ranked(layer, math.inf, introduced=False)
         checks = [
             check_output(n, right[end[n]], rounded(a, right[end[n]].dtype.name), EXACT) for n, a in answers.items()
         ]

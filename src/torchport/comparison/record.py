@@ -22,6 +22,7 @@ import torch
 
 from torchport.comparison.recorded_calls import Begun, SavedCalls, unwrapped
 from torchport.errors import InputError, SourceError, did_you_mean
+from torchport.results import Record
 from torchport.torch_compat.parts import patched
 
 
@@ -73,7 +74,7 @@ def _hooks(model: torch.nn.Module, saved: SavedCalls) -> Iterator[Any]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Recording:
+class Recording(Record):
     """What came of recording a program.
 
     Attributes:

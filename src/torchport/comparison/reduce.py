@@ -19,7 +19,7 @@ from torchport.irtools.metadata import origin_of
 from torchport.irtools.node_reader import is_constant, is_constant_node
 from torchport.irtools.traversal import used_values
 from torchport.numerics.check import rounded
-from torchport.results import Origin
+from torchport.results import Origin, Record
 from torchport.tensors import Array
 
 # Reduce a model to the smallest part of it that still fails a check.
@@ -37,7 +37,7 @@ _SUSPICIOUS = 3  # checks that all failed: perhaps the check fails whatever it i
 
 
 @dataclasses.dataclass(frozen=True)
-class Reduced:
+class Reduced(Record):
     """What is left of a model that fails a check.
 
     Attributes:
@@ -63,6 +63,8 @@ class Reduced:
     finished: bool = True
     others: bool | None = None
     more: tuple[Reduced, ...] = ()
+
+    json_omits = ("model", "inputs")
 
 
 def reduce(

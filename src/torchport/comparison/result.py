@@ -10,11 +10,11 @@ from typing import Literal
 from torchport.comparison.mixed_precision import Precision
 from torchport.numerics.check import QuickCheck
 from torchport.numerics.error_metrics import Figures
-from torchport.results import Finding, Origin
+from torchport.results import Finding, Origin, Record
 
-State = Literal["agrees", "born", "carried", "differs", "no partner"]
+State = Literal["agrees", "introduced", "propagated", "differs", "no partner"]
 
-_MARKS = {"agrees": " ", "born": "✗", "carried": "·", "differs": "~", "no partner": "?"}
+_MARKS = {"agrees": " ", "introduced": "✗", "propagated": "·", "differs": "~", "no partner": "?"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,9 +27,9 @@ class Layer:
         operator: that node's operator.
         origin: where the node comes from.
         partner: what it was compared with; empty if nothing.
-        state: ``agrees``; ``born``: the error is made here; ``carried``: it came in; ``differs``: it is off, but what
-            follows from it agrees; ``no partner``.
-        glance: how far off it is.
+        state: ``agrees``; ``introduced``: the node adds the error; ``propagated``: its inputs have the error;
+            ``differs``: it is off, but its consumers agree; ``no partner``.
+        check: how far off it is.
         isolated: how far off it is when the node gets the reference's inputs.
     """
 
@@ -39,7 +39,7 @@ class Layer:
     origin: Origin
     partner: str
     state: State
-    glance: QuickCheck | None = None
+    check: QuickCheck | None = None
     isolated: QuickCheck | None = None
 
 
@@ -93,7 +93,7 @@ class Divergence:
 
 
 @dataclasses.dataclass(frozen=True)
-class Comparison:
+class Comparison(Record):
     """How two models, or one in two engines, compare.
 
     Attributes:
@@ -121,14 +121,16 @@ class Comparison:
     precision: Precision | None = None
     other_inputs: tuple[str, ...] = ()
 
+    json_properties = ("agrees", "modules")
+
     @property
     def modules(self) -> dict[str, float]:
         """The worst error, beside the largest number, in each module of the first two levels, in order of execution."""
         found: dict[str, float] = {}
         for layer in self.layers:
-            if layer.glance is not None and layer.origin.module:
+            if layer.check is not None and layer.origin.module:
                 module = ".".join(layer.origin.module.split(".")[:2])
-                found[module] = max(found.get(module, 0.0), layer.glance.relative)
+                found[module] = max(found.get(module, 0.0), layer.check.relative)
         return found
 
     @property
@@ -216,9 +218,9 @@ def _precision_lines(precision: Precision) -> list[str]:
 def _layer_lines(layers: tuple[Layer, ...], every: bool) -> list[str]:
     counts = {s: sum(x.state == s for x in layers) for s in _MARKS}
     numbers = ", ".join(f"{n} {s}" for s, n in counts.items() if n)
-    shown = layers if every else [x for x in layers if x.state in ("born", "carried", "differs")][:_MOST]
+    shown = layers if every else [x for x in layers if x.state in ("introduced", "propagated", "differs")][:_MOST]
     lines = [f"layers: {numbers}", *(_layer_line(x) for x in shown)]
-    left = sum(x.state in ("born", "carried", "differs") for x in layers) - len(shown)
+    left = sum(x.state in ("introduced", "propagated", "differs") for x in layers) - len(shown)
     return lines + ([f"    and {left} more that differ (--all shows every tensor)"] if left > 0 and not every else [])
 
 
@@ -226,7 +228,7 @@ _MOST = 12
 
 
 def _layer_line(layer: Layer) -> str:
-    off = "" if layer.glance is None else f"{layer.glance.relative:.0e}"
+    off = "" if layer.check is None else f"{layer.check.relative:.0e}"
     alone = "" if layer.isolated is None else f"  alone {layer.isolated.relative:.0e}"
     where = layer.origin.module or layer.origin.source
     named = f"{layer.tensor[:28]:28} {layer.operator[:18]:18}"

@@ -28,6 +28,7 @@ from torchport.operators.composition import operator_calls
 from torchport.operators.definition import Operator
 from torchport.operators.lowering import Lowerings
 from torchport.process import silence
+from torchport.results import Record
 from torchport.tensors import dtype_name, to_numpy
 from torchport.torch_compat import registries
 from torchport.torch_compat.higher_order import translations as flow_translations
@@ -58,18 +59,17 @@ class Use:
 
 
 @dataclasses.dataclass(frozen=True)
-class Coverage:
+class Coverage(Record):
     """What a model uses. `note` says how it was found out."""
 
     uses: tuple[Use, ...]
     note: str
 
+    json_properties = ("supported",)
+
     @property
     def supported(self) -> bool:
         return all(not use.missing for use in self.uses)
-
-    def to_json(self) -> dict[str, Any]:
-        return {**dataclasses.asdict(self), "supported": self.supported}
 
 
 def coverage(model: Any, args: Any = (), *, kwargs: dict[str, Any] | None = None, dynamic: Any = None) -> Coverage:

@@ -19,7 +19,7 @@ from torchport.errors import InputError, ProofError, TorchportError, did_you_mea
 from torchport.facade import check_types
 from torchport.files.onnx_files import ModelLike, as_model
 from torchport.irtools.metadata import PROOF
-from torchport.results import Proof
+from torchport.results import Proof, Record
 from torchport.terminal import shortened
 
 # Apply a list of edits, from Python, from a YAML file or from the command line.
@@ -61,7 +61,7 @@ class Done:
 
 
 @dataclasses.dataclass(frozen=True)
-class Edited:
+class Edited(Record):
     """The result of a recipe.
 
     Attributes:
@@ -73,6 +73,8 @@ class Edited:
     model: ir.Model
     edits: tuple[Done, ...]
     proof: Proof | None = None
+
+    json_omits = ("model",)
 
 
 def edit(

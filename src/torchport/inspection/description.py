@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from typing import Any
 
 from torchport.inspection.cost import ASSUMED, Cost
 from torchport.irtools.polynomials import Amount, Size
-from torchport.results import TensorInfo
+from torchport.results import Record, TensorInfo
 from torchport.terminal import WIDTH, clip, human, human_bytes, shape_text, table, wrapped
 
 
@@ -76,7 +75,7 @@ class Module:
 
 
 @dataclasses.dataclass(frozen=True)
-class Description:
+class Description(Record):
     """What a model is made of.
 
     Attributes:
@@ -120,6 +119,8 @@ class Description:
     own_operators: tuple[OwnOperator, ...]
     modules: tuple[Module, ...]
 
+    json_properties = ("weight_bytes",)
+
     @property
     def weight_bytes(self) -> int:
         return sum(weight.bytes for weight in self.weights)
@@ -127,25 +128,6 @@ class Description:
     def __str__(self) -> str:
 
         return text(self)
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain dicts and lists; amounts as their exact terms beside a text."""
-        return {**to_json(self), "weight_bytes": self.weight_bytes}
-
-
-def to_json(value: Any) -> Any:
-    """Records as plain dicts; JSON has no infinity, so it becomes text."""
-    if isinstance(value, Amount):
-        return value.to_json()
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return {str(k): to_json(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [to_json(v) for v in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value
 
 
 # A description as text that fits a terminal of 80 columns.

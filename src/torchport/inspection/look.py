@@ -9,7 +9,6 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePath
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -17,13 +16,12 @@ import onnx_ir as ir
 from torchport.errors import InputError, OptionError, close_names
 from torchport.files.onnx_files import ModelLike
 from torchport.inspection.describe import opened, reading, weight_tensor
-from torchport.inspection.description import to_json
 from torchport.irtools.metadata import module_of, origin_of
 from torchport.irtools.names import check_owned
 from torchport.irtools.shapes import Shapes
 from torchport.irtools.traversal import all_nodes, all_values, graphs, subgraphs, used_values
 from torchport.irtools.types import dtype_name, operator_name, type_text
-from torchport.results import Origin
+from torchport.results import Origin, Record
 from torchport.terminal import clip, human_bytes, shape_text, table, wrapped
 
 # One node, tensor or module of a model, with what stands around it.
@@ -50,7 +48,7 @@ class Neighbor:
 
 
 @dataclasses.dataclass(frozen=True)
-class NodeView:
+class NodeView(Record):
     """A node: what it is, where it comes from, what it reads and who reads it."""
 
     name: str
@@ -70,12 +68,9 @@ class NodeView:
         rows = [n.row("in") for n in self.inputs] + [n.row("out") for n in self.outputs]
         return "\n".join(lines + table(rows))
 
-    def to_json(self) -> dict[str, Any]:
-        return dict(to_json(self))
-
 
 @dataclasses.dataclass(frozen=True)
-class TensorView:
+class TensorView(Record):
     """A value: what it is, who makes it, who reads it; for a weight its statistics."""
 
     name: str
@@ -101,12 +96,9 @@ class TensorView:
         lines += [wrapped("values", str(self.statistics))] if self.statistics is not None else []
         return "\n".join(lines)
 
-    def to_json(self) -> dict[str, Any]:
-        return dict(to_json(self))
-
 
 @dataclasses.dataclass(frozen=True)
-class ModuleView:
+class ModuleView(Record):
     """A module's nodes, the values that go in and come out, and the weights it reads."""
 
     path: str
@@ -127,9 +119,6 @@ class ModuleView:
         rows = [n.row(side) for side, all_of_it in sides for n in all_of_it[:10]]
         more = [f"  and {len(rest) - 10} more of '{side}'" for side, rest in sides if len(rest) > 10]
         return "\n".join(lines + table(rows) + more)
-
-    def to_json(self) -> dict[str, Any]:
-        return dict(to_json(self))
 
 
 View = NodeView | TensorView | ModuleView

@@ -125,7 +125,7 @@ class Amount:
 
     __repr__ = __str__
 
-    def to_json(self) -> dict[str, Any]:
+    def json_form(self) -> dict[str, Any]:
         """The exact terms, ``{"batch*height^2": 128}``, beside the text for people."""
         terms = {"*".join(n if p == 1 else f"{n}^{p}" for n, p in k) or "1": v for k, v in self.terms.items()}
         return {

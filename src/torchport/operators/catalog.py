@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
 from torchport.errors import OptionError, close_names
 from torchport.operators import composition, definition, library, onnx_catalog, symbolic
 from torchport.operators.onnx_catalog import OnnxOperator
+from torchport.results import Record
 from torchport.torch_compat import registries
 from torchport.torch_compat.registries import Written
 
@@ -57,7 +58,7 @@ class Mapping:
 
 
 @dataclasses.dataclass(frozen=True)
-class TorchOperator:
+class TorchOperator(Record):
     """A torch operator and its ways to ONNX."""
 
     name: str
@@ -66,8 +67,8 @@ class TorchOperator:
     mappings: tuple[Mapping, ...]
     alternatives: tuple[str, ...] = ()
 
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": "torch", **dataclasses.asdict(self)}
+    json_properties = ("kind",)
+    kind: ClassVar = "torch"
 
 
 def find(text: str) -> list[str]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from typing import Any
+from typing import Any, ClassVar
 
 import onnx
 import onnx.defs
 
 from torchport.engines.registry import engine_names, find_engine
+from torchport.results import Record
 
 _KINDS = ("float32", "float16", "float64", "bfloat16", "int64", "int32", "int8", "uint8", "bool")
 _ELEMENTS = {
@@ -21,7 +22,7 @@ _ELEMENTS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class OnnxOperator:
+class OnnxOperator(Record):
     """An ONNX operator, its history, and who has it.
 
     Attributes:
@@ -40,8 +41,8 @@ class OnnxOperator:
     engines: dict[str, tuple[str, ...]]
     torch: tuple[str, ...]
 
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": "onnx", **dataclasses.asdict(self)}
+    json_properties = ("kind",)
+    kind: ClassVar = "onnx"
 
 
 @functools.cache

@@ -15,6 +15,7 @@ import tempfile
 from pathlib import Path
 
 from torchport.errors import OptionError
+from torchport.results import Record
 
 VARIABLE = "TORCHPORT_ORT_INCLUDE"
 HEADER = "onnxruntime_cxx_api.h"
@@ -26,7 +27,7 @@ _REMEDY = "give --ort-include FOLDER, set TORCHPORT_ORT_INCLUDE, or let `torchpo
 
 
 @dataclasses.dataclass(frozen=True)
-class Headers:
+class Headers(Record):
     """A folder with ONNX Runtime's headers, where it came from, and the API they describe."""
 
     folder: str

@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 
 from torchport.inspection.diff.weights import Apart
+from torchport.results import Record
 from torchport.terminal import WIDTH, clip
 
 
@@ -159,7 +160,7 @@ class FunctionChange:
 
 
 @dataclasses.dataclass(frozen=True)
-class Difference:
+class Difference(Record):
     """What differs between two models. Where nodes come from is not compared, nor in which order they are stored.
 
     Attributes:
@@ -176,6 +177,8 @@ class Difference:
     nodes: Nodes
     weights: Weights
     functions: tuple[FunctionChange, ...]
+
+    json_properties = ("same", "only_names")
 
     @property
     def same(self) -> bool:
