@@ -510,3 +510,17 @@ def test_a_wrong_kernel_fails_its_test(tmp_path: Path) -> None:
     assert tested.exit_code == 1
     assert "WRONG  kernel" in tested.output
     assert "right  lowering" in tested.output
+
+
+def test_an_operator_defined_again_is_called_by_functions_of_the_first_definition_too() -> None:
+    def define() -> Any:
+        @tp.operator("tests::defined_again")
+        def defined_again(a: Tensor) -> Tensor:
+            return a * 3
+
+        return defined_again
+
+    first, second = define(), define()
+    for _ in range(50):  # the first one's memory is freed: a call of it is undefined, not always an error
+        assert torch.equal(first(torch.ones(2)), torch.full((2,), 3.0))
+    assert first.overload is second.overload

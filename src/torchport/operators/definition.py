@@ -135,7 +135,7 @@ class Operator:
 
     def __init__(self, name: str, overload: Any, function: Function | None) -> None:
         self.name = name
-        self.overload = overload
+        self._overload = overload
         self.function = function
         self.node: str | None = None
         self.lowering: Any = None
@@ -143,8 +143,13 @@ class Operator:
         self._flags: tuple[str, ...] = ()
         self._library: Path | None = None
         self._samples: Callable[[], Iterable[tuple[Any, ...]]] | None = None
-        self._register_fake()
         _defined[name] = self
+        self._register_fake()
+
+    @property
+    def overload(self) -> Any:
+        """The operator in torch. A file that is imported twice defines it twice: torch frees the first definition."""
+        return _defined[self.name]._overload
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.overload(*args, **kwargs)
