@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 if TYPE_CHECKING:
@@ -177,6 +177,7 @@ class Case:
 
     Attributes:
         node: the node at which the engine failed, if it named one.
+        varied: the inputs are not the example's own.
     """
 
     label: str
@@ -186,6 +187,7 @@ class Case:
     verdict: Verdict
     note: str = ""
     node: str = ""
+    varied: bool = True
 
     @property
     def max_abs(self) -> float:
@@ -205,20 +207,46 @@ class Case:
 
 
 @dataclasses.dataclass(frozen=True)
+class Bound:
+    """The sizes of a dimension that a model is good for: from `min` on, and multiples of `step`."""
+
+    min: int = 0
+    step: int = 1
+
+    def allows(self, size: int) -> bool:
+        return size >= self.min and size % self.step == 0
+
+    def __str__(self) -> str:
+        parts = [f"from {self.min} on"] * (self.min > 0) + [f"multiples of {self.step}"] * (self.step > 1)
+        return ", ".join(parts)
+
+
+@dataclasses.dataclass(frozen=True)
 class Proof(Record):
-    """The numeric evidence that an ONNX model gives the answers of the PyTorch model, or of another reference."""
+    """The numeric evidence that an ONNX model gives the outputs of the PyTorch model, or of another reference.
+
+    Attributes:
+        tolerances: those that the caller set, by output.
+        bounds: the smallest size of a dimension, or a number that its sizes are multiples of, as they were found.
+    """
 
     cases: tuple[Case, ...]
     findings: tuple[Finding, ...] = ()
     engine: str = ""
     reference: str = "PyTorch"
+    tolerances: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
+    bounds: Mapping[str, Bound] = dataclasses.field(default_factory=dict)
 
     json_properties = ("passed",)
 
     @property
     def passed(self) -> bool:
-        """At least one case agreed, and none disagreed."""
-        return self.count("pass") > 0 and not self.failures
+        """At least one case agreed, and none disagreed. The example alone proves nothing where inputs can vary."""
+        agreed = [c for c in self.cases if c.verdict == "pass"]
+        return bool(agreed) and not self.failures and not self._example_only(agreed)
+
+    def _example_only(self, agreed: Sequence[Case]) -> bool:
+        return any(c.varied for c in self.cases) and not any(c.varied for c in agreed)
 
     @property
     def failures(self) -> tuple[Case, ...]:
@@ -240,6 +268,7 @@ class Proof(Record):
             "min_sqnr_db": min((c.sqnr for c in agreed if c.sqnr != float("inf")), default=None),
             "sizes": _sizes_seen(agreed),
             "findings": [str(f) for f in self.findings],
+            **({"tolerances": {n: dict(t) for n, t in self.tolerances.items()}} if self.tolerances else {}),
         }
 
     def __str__(self) -> str:
@@ -257,6 +286,8 @@ class Proof(Record):
     def verdict_line(self) -> str:
         if self.passed:
             return f"proven: {self.count('pass')} of {len(self.cases)} cases agree with {self.reference}, none differ"
+        if not self.failures and self.count("pass"):
+            return f"not proven: {self.reference} refuses every input but the example, which alone proves nothing"
         if not self.failures:
             return f"not proven: none of the {len(self.cases)} cases could be counted"
         return f"NOT proven: {len(self.failures)} of {len(self.cases)} cases differ from {self.reference}"

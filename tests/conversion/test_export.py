@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import random
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import torchport as tp
 from torchport.errors import (
@@ -693,3 +694,39 @@ def test_numbers_of_float64_models_are_exact(number: float) -> None:
     for function in (lambda x: x * number, lambda x: x + number, lambda x: torch.full_like(x, number)):
         given = tp.export(function, (x,), route="export")
         assert torch.equal(tp.session(given.model)(x), function(x))
+
+
+class NoisySum(nn.Module):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x * 2, x * 3
+
+
+def test_tolerances_are_for_all_outputs_or_one_and_stand_in_the_metadata() -> None:
+    x = torch.randn(2, 3)
+    exported = tp.export(NoisySum(), (x,), output_names=["a", "b"], rtol=1e-2, atol={"b": 1e-4})
+    proof = json.loads(exported.model.metadata_props["torchport.proof"])
+    assert proof["tolerances"] == {"a": {"rtol": 0.01}, "b": {"rtol": 0.01, "atol": 0.0001}}
+    assert "tolerances" not in tp.export(NoisySum(), (x,)).proof.summary()
+
+
+@pytest.mark.parametrize(
+    ("given", "words"), [({"c": 1e-3}, "'c', which is no output"), (-1.0, "rtol is -1.0"), ("1e-3", "rtol is '1e-3'")]
+)
+def test_a_bad_tolerance_is_refused(given: Any, words: str) -> None:
+    with pytest.raises(OptionError, match=words):
+        tp.export(NoisySum(), (torch.randn(2, 3),), output_names=["a", "b"], rtol=given)
+
+
+def test_a_looser_tolerance_lets_a_rounded_model_through() -> None:
+    class Precise(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x * 2
+
+    class Rounded(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x * 2.01
+
+    model = tp.export(Rounded(), (torch.randn(2, 3),)).model
+    assert not tp.verify(model, Precise(), (torch.randn(2, 3),)).passed
+    assert tp.verify(model, Precise(), (torch.randn(2, 3),), rtol=1e-2).passed
+    assert not tp.verify(model, Precise(), (torch.randn(2, 3),), rtol=1e-3).passed

@@ -10,9 +10,9 @@ import pytest
 
 from torchport.errors import EngineError, RandomModelError
 from torchport.results import Dim
-from torchport.verification import cases
-from torchport.verification.cases import ProofInput, Question
-from torchport.verification.verifier import Examiner
+from torchport.verification import values as drawing
+from torchport.verification.values import CaseSpec, ProofInput
+from torchport.verification.verifier import Verifier
 
 Array = np.ndarray[Any, Any]
 X = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)
@@ -22,10 +22,10 @@ def double(arrays: Sequence[Array]) -> list[Array]:
     return [arrays[0] * 2]
 
 
-def examiner(reference: Any = double, *inputs: ProofInput, outputs: Sequence[str] = ("y",), **options: Any) -> Examiner:
+def verifier(reference: Any = double, *inputs: ProofInput, outputs: Sequence[str] = ("y",), **options: Any) -> Verifier:
     given = inputs or (ProofInput("x", X, {0: Dim("n")}),)
     first = reference([i.example for i in given])
-    return Examiner(reference, given, outputs, first=first, **options)
+    return Verifier(reference, given, outputs, first=first, **options)
 
 
 def candidate(function: Any) -> Any:
@@ -33,7 +33,7 @@ def candidate(function: Any) -> Any:
 
 
 def test_a_right_model_is_proven_at_one_a_neighbor_and_a_prime() -> None:
-    proof = examiner().examine(candidate(lambda x: x * 2))
+    proof = verifier().verify(candidate(lambda x: x * 2))
     assert proof.passed
     assert {c.sizes["n"] for c in proof.cases} == {1, 3, 4, 5}
     assert {c.label for c in proof.cases} >= {"example", "sign flipped", "zeros", "larger"}
@@ -52,7 +52,7 @@ def test_a_right_model_is_proven_at_one_a_neighbor_and_a_prime() -> None:
     ],
 )
 def test_a_model_wrong_anywhere_is_found_there(wrong: Any, label: str) -> None:
-    proof = examiner().examine(candidate(wrong))
+    proof = verifier().verify(candidate(wrong))
     assert not proof.passed
     assert label in {c.label for c in proof.failures}
 
@@ -63,7 +63,7 @@ def test_an_engine_that_fails_is_a_failed_case_with_its_message() -> None:
             raise EngineError("cannot reshape", where="node 'r'")
         return x * 2
 
-    proof = examiner().examine(candidate(fails))
+    proof = verifier().verify(candidate(fails))
     assert not proof.passed
     assert "cannot reshape (node 'r')" in proof.failures[0].note
 
@@ -75,8 +75,8 @@ def test_sizes_pytorch_refuses_are_noted_and_others_found() -> None:
         return [arrays[0] * 2]
 
     given = ProofInput("x", np.ones((8, 2), np.float32), {0: Dim("n")})
-    exam = examiner(multiples_of_four, given)
-    proof = exam.examine(candidate(lambda x: x * 2))
+    exam = verifier(multiples_of_four, given)
+    proof = exam.verify(candidate(lambda x: x * 2))
     assert proof.passed
     assert {c.sizes["n"] for c in proof.cases} > {8}
     assert exam.dimensions[0].accepted
@@ -90,8 +90,8 @@ def test_dimensions_that_only_move_together_are_moved_together() -> None:
         return [arrays[0] + arrays[1]]
 
     inputs = [ProofInput(n, X, {0: Dim(f"{n}_0")}) for n in "ab"]
-    exam = examiner(add, *inputs)
-    proof = exam.examine(lambda feeds: {"y": feeds["a"] + feeds["b"]})
+    exam = verifier(add, *inputs)
+    proof = exam.verify(lambda feeds: {"y": feeds["a"] + feeds["b"]})
     assert proof.passed
     assert {c.sizes["a_0"] for c in proof.cases} > {3}
     assert all(d.accepted for d in exam.dimensions)
@@ -99,13 +99,13 @@ def test_dimensions_that_only_move_together_are_moved_together() -> None:
 
 def test_bounds_are_kept() -> None:
     given = ProofInput("x", X, {0: Dim("n", min=2, max=4)})
-    proof = examiner(double, given).examine(candidate(lambda x: x * 2))
+    proof = verifier(double, given).verify(candidate(lambda x: x * 2))
     assert {c.sizes["n"] for c in proof.cases} <= {2, 3, 4}
 
 
 def test_pairs_of_dimensions_are_moved_at_once() -> None:
     given = ProofInput("x", X, {0: Dim("n"), 1: Dim("m")})
-    proof = examiner(double, given).examine(candidate(lambda x: x * 2))
+    proof = verifier(double, given).verify(candidate(lambda x: x * 2))
     assert any(c.sizes["n"] != 3 and c.sizes["m"] != 4 for c in proof.cases)
 
 
@@ -115,32 +115,32 @@ def test_a_threshold_that_pytorch_itself_crosses_under_a_nudge_is_not_counted() 
     def above(arrays: Sequence[Array]) -> list[Array]:
         return [(arrays[0] > 1).astype(np.float32)]
 
-    proof = examiner(above, ProofInput("x", edge, {})).examine(candidate(lambda x: (x >= 1).astype(np.float32)))
+    proof = verifier(above, ProofInput("x", edge, {})).verify(candidate(lambda x: (x >= 1).astype(np.float32)))
     example = proof.cases[0]
     assert example.verdict == "ill-conditioned"
 
 
 def test_nothing_counted_is_nothing_proven() -> None:
-    proof = examiner(double).examine(candidate(lambda x: x * 2))
+    proof = verifier(double).verify(candidate(lambda x: x * 2))
     emptied = type(proof)(tuple(c for c in proof.cases if c.verdict != "pass"))
     assert not emptied.passed
 
 
 def test_a_random_model_is_said_to_be_random() -> None:
     rng = np.random.default_rng()
-    exam = examiner(lambda arrays: [arrays[0] + rng.standard_normal(arrays[0].shape).astype(np.float32)])
+    exam = verifier(lambda arrays: [arrays[0] + rng.standard_normal(arrays[0].shape).astype(np.float32)])
     with pytest.raises(RandomModelError, match="differently each time"):
         exam.check_repeatable()
 
 
 def test_missing_and_additional_outputs_fail() -> None:
-    assert not examiner().examine(lambda feeds: {}).passed
-    assert not examiner().examine(lambda feeds: {"y": feeds["x"] * 2, "z": feeds["x"]}).passed
+    assert not verifier().verify(lambda feeds: {}).passed
+    assert not verifier().verify(lambda feeds: {"y": feeds["x"] * 2, "z": feeds["x"]}).passed
 
 
 def test_further_examples_join_the_proof() -> None:
-    exam = examiner(double, ProofInput("x", X, {}), examples=[[X * 3]])
-    proof = exam.examine(candidate(lambda x: np.where(np.abs(x) > 2.5, 0, x * 2).astype(np.float32)))
+    exam = verifier(double, ProofInput("x", X, {}), examples=[[X * 3]])
+    proof = exam.verify(candidate(lambda x: np.where(np.abs(x) > 2.5, 0, x * 2).astype(np.float32)))
     assert "example 2" in {c.label for c in proof.failures}
 
 
@@ -151,15 +151,15 @@ def test_answers_are_asked_of_pytorch_once_for_many_candidates() -> None:
         asked.append(1)
         return double(arrays)
 
-    exam = examiner(counting)
-    exam.examine(candidate(lambda x: x * 2))
+    exam = verifier(counting)
+    exam.verify(candidate(lambda x: x * 2))
     before = len(asked)
-    exam.examine(candidate(lambda x: x * 2))
+    exam.verify(candidate(lambda x: x * 2))
     assert len(asked) == before
 
 
 def test_the_table_fits_a_terminal() -> None:
-    text = str(examiner().examine(candidate(lambda x: x * 2)))
+    text = str(verifier().verify(candidate(lambda x: x * 2)))
     assert max(map(len, text.splitlines())) <= 80
     assert "proven: " in text.splitlines()[-1]
 
@@ -169,7 +169,7 @@ def test_the_table_fits_a_terminal() -> None:
 
 def sample(example: Array, values: Any = "random", shape: Mapping[str, int] | None = None, seed: int = 1) -> Array:
     dims = {0: Dim("n")} if shape else {}
-    return cases.sample(ProofInput("x", example, dims), Question("q", values, seed, shape or {}))
+    return drawing.sample(ProofInput("x", example, dims), CaseSpec("q", values, seed, shape or {}))
 
 
 def test_the_same_question_gives_the_same_array() -> None:
@@ -212,9 +212,9 @@ def test_a_costly_model_is_asked_little_and_says_so() -> None:
         return double(arrays)
 
     given = ProofInput("x", X, {0: Dim("n")})
-    exam = examiner(counting, given, costly=True)
+    exam = verifier(counting, given, seconds=6.0)
     exam.check_repeatable()
-    proof = exam.examine(candidate(lambda x: x * 2))
+    proof = exam.verify(candidate(lambda x: x * 2))
     assert proof.passed
     assert [c.sizes["n"] for c in proof.cases] == [3, 1]
     assert asked == [(3, 4), (1, 4), (1, 4)]  # the example only once
@@ -223,6 +223,6 @@ def test_a_costly_model_is_asked_little_and_says_so() -> None:
 
 def test_a_costly_model_that_is_random_is_found_out() -> None:
     rng = np.random.default_rng()
-    exam = examiner(lambda arrays: [arrays[0] + rng.standard_normal(arrays[0].shape).astype(np.float32)], costly=True)
+    exam = verifier(lambda arrays: [arrays[0] + rng.standard_normal(arrays[0].shape).astype(np.float32)], seconds=6.0)
     with pytest.raises(RandomModelError, match="differently each time"):
         exam.check_repeatable()

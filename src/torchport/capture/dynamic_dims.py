@@ -7,7 +7,7 @@ The form is ``{input name: {axis: Dim}}``. The dialects, all of which may be mix
     {0: {0: "batch"}}                            the input by position
     {"batch": {"x": {0: Dim("n", min=2)}}}       torch.export's `dynamic_shapes`, nested like the inputs
     ({0: Dim.AUTO}, None)                        the same, by position
-    "x:0=batch,2=height[32..512]"                the command line's form, one string or several
+    "x:0=batch,2=height[32..512],3=8*width"      the command line's form, one string or several; multiples of 8
     "auto"                                       inferred from several examples (see `infer`)
 """
 
@@ -218,11 +218,15 @@ def to_dim(value: Any, default_name: str) -> Dim | None:
 
 
 def _named(text: str) -> Dim:
-    match = re.fullmatch(r"\s*([^\W\d][\w.-]*)\s*(?:\[\s*(\d*)\s*\.\.\s*(\d*)\s*\])?\s*", text)
-    if match is None:
-        raise DynamicError(f"{text!r} is no dimension name", next_step="write batch, or batch[1..64] with bounds")
-    name, low, high = match.groups()
-    dim = Dim(name, min=int(low) if low else 0, max=int(high) if high else None)
+    match = re.fullmatch(r"\s*(?:(\d+)\s*\*\s*)?([^\W\d][\w.-]*)\s*(?:\[\s*(\d*)\s*\.\.\s*(\d*)\s*\])?\s*", text)
+    if match is None or (match[1] and not int(match[1])):
+        raise DynamicError(
+            f"{text!r} is no dimension name",
+            next_step="write batch, batch[1..64] with bounds, or 8*height for multiples of 8",
+        )
+    scale, name, low, high = match.groups()
+    own = f"{int(scale)}*{name}" if scale else name
+    dim = Dim(own, int(low) if low else 0, int(high) if high else None, name, int(scale or 1))
     if dim.max is not None and dim.max < dim.min:
         raise DynamicError(f"dimension '{text}' has no size: its upper bound is below its lower")
     return dim

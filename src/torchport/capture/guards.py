@@ -111,7 +111,7 @@ class Guard:
 
 @dataclasses.dataclass(frozen=True)
 class Challenge:
-    """Sizes at which a guard does not hold."""
+    """Sizes at which a guard does not hold; no sizes if those are too large to try."""
 
     sizes: Mapping[str, int]
     line: str
@@ -131,7 +131,13 @@ def challenges(
     for guard in guards:
         for sizes in islice(_violations(guard.expression, symbols, example), 2):
             found.setdefault(tuple(sorted(sizes.items())), Challenge(sizes, guard.line))
-    return tuple(found.values())[:_MOST]
+    far = {g.line: Challenge({}, g.line) for g in guards if g.line and _is_far(g.expression)}
+    return (*tuple(found.values())[:_MOST], *far.values())
+
+
+def _is_far(expression: str) -> bool:
+    """Check that a guard compares with a number so large that no case tries the other side."""
+    return any(int(n) > _FARTHEST for n in re.findall(r"(?<!\w)\d+", expression))
 
 
 def _violations(text: str, symbols: Mapping[str, Dim], example: Mapping[str, int]) -> Iterator[dict[str, int]]:

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from torchport.cli.ops import load_libraries
-from torchport.cli.options import gather, library_option, load, model_options
+from torchport.cli.options import gather, library_option, load, model_options, tolerance_options
 from torchport.cli.output import common, print_json, progress
 from torchport.engines.registry import DEFAULT
 
@@ -48,6 +48,8 @@ from torchport.engines.registry import DEFAULT
     help="Work around this engine's faults, and prove the model in it; none for the plain graph.",
 )
 @click.option("--custom-opset", multiple=True, metavar="DOMAIN=N", help="Version of an operator domain of yours.")
+@tolerance_options
+@click.option("--narrow", is_flag=True, help="Bound dimensions to the sizes at which the model is right.")
 @click.option("--allow-unproven", is_flag=True, help="Save even if the proof fails; the model says so.")
 @click.option("--verbose", is_flag=True, help="Let torch's own messages through.")
 @model_options

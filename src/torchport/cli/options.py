@@ -29,7 +29,7 @@ def model_options(function: Callable[..., Any]) -> Callable[..., Any]:
             "-d",
             multiple=True,
             metavar="SPEC",
-            help="x:0=batch, x:0=batch,2=height[32..512]; repeat for each input.",
+            help="x:0=batch, x:0=batch,2=height[32..512], x:2=8*height; repeat for each input.",
         ),
         click.option(
             "--mode",
@@ -41,6 +41,25 @@ def model_options(function: Callable[..., Any]) -> Callable[..., Any]:
     ):
         function = option(function)
     return function
+
+
+def tolerance_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --rtol and --atol, each a number or a number by output."""
+    for kind, what in (("rtol", "Relative"), ("atol", "Absolute, as a part of the output's largest number")):
+        text = f"{what}: tolerance of the proof, 1e-3 or OUTPUT=1e-3.  [default: by dtype]"
+        function = click.option(f"--{kind}", multiple=True, metavar="T", callback=_tolerance, help=text)(function)
+    return function
+
+
+def _tolerance(context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> dict[str, float] | None:
+    found: dict[str, float] = {}
+    for text in texts:
+        name, _, number = text.rpartition("=")
+        try:
+            found[name] = float(number)
+        except ValueError:
+            raise click.BadParameter(f"'{text}' is no number, nor OUTPUT=NUMBER") from None
+    return found or None
 
 
 library_option = click.option(

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from torchport.cli.ops import load_libraries
-from torchport.cli.options import gather, library_option, load, model_options
+from torchport.cli.options import gather, library_option, load, model_options, tolerance_options
 from torchport.cli.output import common, print_json, progress
 from torchport.engines.registry import DEFAULT
 
@@ -17,6 +17,7 @@ from torchport.engines.registry import DEFAULT
 @click.option("--against", required=True, metavar="MODEL", help="The PyTorch model, as for `torchport export`.")
 @click.option("--engine", default=DEFAULT, show_default=True, help="What runs the ONNX model.")
 @library_option
+@tolerance_options
 @model_options
 @common
 def command(

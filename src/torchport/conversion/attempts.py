@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -28,10 +28,11 @@ from torchport.irtools.metadata import find_origin
 from torchport.irtools.types import tensor_infos
 from torchport.opset import convert as opsets
 from torchport.process import silence
-from torchport.results import Attempt, AttemptLine, Exported, Finding, Proof
+from torchport.results import Attempt, AttemptLine, Bound, Dim, Exported, Finding, Proof
 from torchport.torch_compat import parts
-from torchport.verification import cases
+from torchport.verification.bounds import as_dims, dims_text, find_bounds
 from torchport.verification.equivalence import candidate
+from torchport.verification.values import example_sizes
 
 _OLD_ROUTES = ("script", "trace")  # that an old exporter is wrong says less than that the opset is too low
 BRANCH_ROUNDS = 6  # further random values for a trace that may have frozen a branch
@@ -144,10 +145,14 @@ class Attempts:
         findings += [Finding(f"{name} has no kernel: PyTorch ran it for the proof") for name in session.in_python]
         process.release()
         self.challenges += captured.challenges
-        proof = self._prove(route, session, captured)
+        proof = self._bounded(route, session, self._prove(route, session, captured))
         self._name_outputs(model)
         problem = self._problem(proof, model, captured)
         findings += captured.suspects if problem else _harmless(captured)
+        far = [c.line for c in captured.challenges if not c.sizes]
+        findings += [
+            Finding("not tried the other way, as that needs very large inputs: the condition", at) for at in far
+        ]
         return Tried(route, model, proof, tuple(findings), problem, captured.repairs, prepared.workarounds)
 
     def _prepare(self, model: ir.Model) -> Prepared:
@@ -157,12 +162,36 @@ class Attempts:
     def _prove(self, route: str, session: Session, captured: Captured) -> Proof:
         self.options.say(f"route {route}: proving")
         with silence():
-            return self.source.examiner.examine(
+            return self.source.verifier.verify(
                 candidate(session, self.source.input_names, self.source.output_names),
                 branch_rounds=BRANCH_ROUNDS if captured.example_only else 0,
                 excuses=not captured.suspects,
-                sizes=[c.sizes for c in self.challenges],
+                sizes=[c.sizes for c in self.challenges if c.sizes],
             )
+
+    def _bounded(self, route: str, session: Session, proof: Proof) -> Proof:
+        """Search the sizes at which the model is right, where it fails at others.
+
+        Where the engine only fails outside the bounds, nobody gets a wrong output: these cases do not count.
+        """
+        if not proof.failures or not any(c.verdict == "pass" for c in proof.cases):
+            return proof
+        self.options.say(f"route {route}: searching the sizes at which it is right")
+        verifier, example = self.source.verifier, example_sizes(self.source.inputs)
+        onnx = candidate(session, self.source.input_names, self.source.output_names)
+        with silence():
+            bounds = {} if verifier.is_costly else find_bounds(proof, example, lambda s: verifier.run_at(onnx, s))
+        proof = dataclasses.replace(proof, bounds=bounds)
+        if not bounds or any(c.verdict == "fail" for c in proof.failures):
+            return proof
+        cases = [dataclasses.replace(c, verdict="outside") if c.verdict == "error" else c for c in proof.cases]
+        runs = [Finding(f"the model runs at {name} {bound}; below, the engine fails") for name, bound in bounds.items()]
+        return dataclasses.replace(proof, cases=tuple(cases), findings=(*proof.findings, *runs))
+
+    def narrowed(self, bounds: Mapping[str, Bound]) -> Iterator[tuple[str, dict[int, Dim]]]:
+        """The dynamic axes of each input, bounded to the sizes at which the model is right."""
+        names = dict(zip(self.source.call.names, self.source.input_names, strict=True))
+        return ((names[own], as_dims(dims, bounds)) for own, dims in self.source.spec.inputs.items())
 
     def _problem(self, proof: Proof, model: ir.Model, captured: Captured) -> str:
         return (
@@ -179,7 +208,7 @@ class Attempts:
         self.options.say("proving what nodes are made of without their kernels")
         with silence():
             session = open_session(bodies, self.options.engine, libraries=self.libraries)
-            proof = self.source.examiner.examine(candidate(session, self.source.input_names, self.source.output_names))
+            proof = self.source.verifier.verify(candidate(session, self.source.input_names, self.source.output_names))
         return f"without the kernels, by the nodes' bodies: {proof.verdict_line()}" if not proof.passed else ""
 
     def _finish(self, captured: Captured) -> ir.Model:
@@ -199,7 +228,7 @@ class Attempts:
 
     def _name_outputs(self, model: ir.Model) -> None:
         """Name the outputs' dimensions, once and after the proof: a name given too early would stay."""
-        spec, observed = self.source.spec, self.source.examiner.observed
+        spec, observed = self.source.spec, self.source.verifier.observed
         interface.name_output_dims(model, dims=spec.inputs, spec=spec, observed=observed)
 
     def result(self, best: Tried, path: str | None, findings: Sequence[Finding] = ()) -> Exported:
@@ -210,6 +239,7 @@ class Attempts:
             route=best.route,
             proof=best.proof,
             unproven="" if proven else best.problem,
+            bounds=self._bounds(best.proof),
             operators=custom_operators.described(best.model, self.libraries),
             workarounds={self.options.engine: {w.name: w.nodes for w in best.workarounds}} if best.workarounds else {},
         )
@@ -228,6 +258,11 @@ class Attempts:
             opset=best.model.opset_imports.get("", 0),
             proven=proven,
         )
+
+    def _bounds(self, proof: Proof) -> dict[str, Bound]:
+        """The bounds that were found, and those that the caller declared."""
+        dims = [d for axes in self.source.spec.inputs.values() for d in axes.values()]
+        return {**{d.root: Bound(d.min) for d in dims if d.min > 1 and d.name == d.root}, **proof.bounds}
 
     def _ignored_names(self, model: ir.Model) -> list[Finding]:
         """Report names that the user gave to axes of outputs that do not vary."""
@@ -255,7 +290,8 @@ class Attempts:
                 proof=proofs[0],
                 attempts=self.attempts,
                 where=story,
-                next_step=(stopped and self.errors and self.errors[0].next_step)
+                next_step=self._bounds_advice(proofs[0])
+                or (stopped and self.errors and self.errors[0].next_step)
                 or "see the proof for the case that differs; --allow-unproven saves it all the same",
             )
         if self.unproven and not blocked:
@@ -284,6 +320,14 @@ class Attempts:
         refusal.__cause__ = first
         return refusal
 
+    def _bounds_advice(self, proof: Proof) -> str:
+        """The line that declares the sizes at which the model is right, if they were found."""
+        if not proof.bounds:
+            return ""
+        found = " and ".join(f"{name} {bound}" for name, bound in proof.bounds.items())
+        lines = " ".join(f"--dynamic '{dims_text(name, dims)}'" for name, dims in self.narrowed(proof.bounds))
+        return f"it is right at {found}: declare that with {lines}, or let --narrow do it"
+
 
 def _problem(proof: Proof, model: ir.Model, captured: Captured, source: TorchModel) -> str:
     """Why this proof is not enough, in one line; empty when it is."""
@@ -297,7 +341,7 @@ def _problem(proof: Proof, model: ir.Model, captured: Captured, source: TorchMod
         text += f"; {finding}"
     cause = overflow(source.call.target) if quantized.name in captured.repairs else ""
     text += f"; {cause}" if cause else ""
-    lines = [c.line for c in captured.challenges if c.line and c.sizes.items() <= worst.sizes.items()]
+    lines = [c.line for c in captured.challenges if c.line and c.sizes and c.sizes.items() <= worst.sizes.items()]
     return text + (f"; the capture settled that size at {lines[0]}" if lines else "")
 
 
@@ -308,7 +352,7 @@ def _frozen_branch(captured: Captured, source: TorchModel) -> str:
     if not files:
         return ""
     with silence():
-        runs = source.examiner.replay(lambda: watch_lines(files), branch_rounds=BRANCH_ROUNDS)
+        runs = source.verifier.replay(lambda: watch_lines(files), branch_rounds=BRANCH_ROUNDS)
     for place in places:
         if one_sided(place, runs):
             return f"the trace froze the branch at {place}, and no case went the other way"
@@ -323,8 +367,8 @@ def _origin_of(node: str, model: ir.Model) -> str:
 
 def _unproven_dimension(proof: Proof, source: TorchModel) -> str:
     """A dimension is proven only by a passing case at another size than the example's."""
-    sizes = cases.example_sizes(source.inputs)
-    for report in source.examiner.dimensions:
+    sizes = example_sizes(source.inputs)
+    for report in source.verifier.dimensions:
         moved = [c for c in proof.cases if c.sizes.get(report.name) not in (None, sizes[report.name])]
         if report.accepted and not any(c.verdict == "pass" for c in moved):
             return f"dimension '{report.name}' was not proven at any size but {sizes[report.name]}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -17,10 +18,12 @@ from torchport.conversion.attempts import Attempts
 from torchport.conversion.options import DEFAULT_OPSET, ExportOptions, Progress, Weights
 from torchport.conversion.subject import opened
 from torchport.engines.registry import DEFAULT
+from torchport.errors import ProofError
 from torchport.files import onnx_files
 from torchport.files.filesystem import check_target
 from torchport.process import silence
-from torchport.results import Exported, Finding
+from torchport.results import Dim, Exported, Finding
+from torchport.verification.bounds import dims_text
 
 
 def export(
@@ -44,6 +47,9 @@ def export(
     translations: Mapping[Any, Callable[..., Any]] | None = None,
     libraries: Sequence[str | os.PathLike[str]] = (),
     target: str | None = DEFAULT,
+    rtol: float | Mapping[str, float] | None = None,
+    atol: float | Mapping[str, float] | None = None,
+    narrow: bool = False,
     allow_unproven: bool = False,
     verbose: bool = False,
     progress: Progress | None = None,
@@ -73,6 +79,10 @@ def export(
             `tp.operator` need not be named.
         target: the engine that the model is for. Its known faults are worked around, it proves the model, and the
             model's metadata lists the workarounds. None proves and saves the plain graph.
+        rtol: the relative tolerance of the proof, for all outputs or by output name; by default by dtype. The
+            model's metadata has it.
+        atol: the absolute tolerance, as a part of the output's largest number.
+        narrow: where the model is wrong at some sizes, bound the dimensions to those at which it is right.
         allow_unproven: save even if the proof fails; the model's metadata says so.
         verbose: let torch's own messages through.
         progress: called with one line at each step.
@@ -101,6 +111,9 @@ def export(
         translations=translations,
         libraries=libraries,
         target=target,
+        rtol=rtol,
+        atol=atol,
+        narrow=narrow,
         allow_unproven=allow_unproven,
         verbose=verbose,
         progress=progress,
@@ -113,10 +126,19 @@ def _export(model: Any, args: Any, kwargs: dict[str, Any] | None, options: Expor
     call = models.call(subject, args, kwargs)
     routes = order(subject.model, options.route)
     path = check_target(options.output) if options.output is not None else None
+    narrowed: dict[str, dict[int, Dim]] = {}
     with opened(subject, call, options, engine=options.engine, allow_random=options.allow_unproven) as source:
         process.release()
         attempts = Attempts(source, options)
-        best = attempts.run(routes)
+        try:
+            best = attempts.run(routes)
+        except ProofError as error:
+            if not options.narrow or not error.proof.bounds:
+                raise
+            narrowed = dict(attempts.narrowed(error.proof.bounds))
+            options.say(f"narrowing to {', '.join(dims_text(n, d) for n, d in narrowed.items())}")
+    if narrowed:
+        return _export(model, args, kwargs, dataclasses.replace(options, dynamic=narrowed, narrow=False))
     findings = _set_weights(best.model, options.weights, subject.target)
     exported = attempts.result(best, str(path) if path else None, findings)
     if path is not None:

@@ -28,6 +28,8 @@ class ExampleOptions:
     input_names: Sequence[str] | None = None
     output_names: Sequence[str] | None = None
     mode: Mode = "eval"
+    rtol: float | Mapping[str, float] | None = None
+    atol: float | Mapping[str, float] | None = None
     progress: Progress | None = None
 
     def __post_init__(self) -> None:
@@ -55,6 +57,7 @@ class ExportOptions(ExampleOptions):
     translations: Mapping[Any, Callable[..., Any]] | None = None
     libraries: Sequence[str | os.PathLike[str]] = ()
     target: str | None = DEFAULT
+    narrow: bool = False
     allow_unproven: bool = False
     verbose: bool = False
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -18,15 +19,14 @@ from torchport.capture.source_lines import line_of_error
 from torchport.capture.structure import Call, as_tensor
 from torchport.conversion.options import ExampleOptions
 from torchport.engines.registry import DEFAULT
-from torchport.errors import DynamicError, ForwardError, OptionError, SourceError, TorchportError
+from torchport.errors import DynamicError, ForwardError, OptionError, SourceError, TorchportError, did_you_mean
+from torchport.numerics.tolerance import Requested
 from torchport.process import silence
 from torchport.results import Dim, Finding
 from torchport.tensors import Array, to_numpy, to_torch
 from torchport.verification import cases
-from torchport.verification.cases import ProofInput, Question
-from torchport.verification.verifier import DimensionReport, Examiner
-
-_COSTLY = 5.0  # seconds of one run
+from torchport.verification.values import CaseSpec, ProofInput, example_sizes, ladder, sample
+from torchport.verification.verifier import DimensionReport, Verifier
 
 Declared = dict[str, dict[int, Dim]]
 
@@ -42,7 +42,7 @@ class TorchModel:
         inputs: the example's arrays, named and with their dynamic axes as the ONNX model has them.
         output_names: names of the outputs in the ONNX model.
         spec: the dynamic axes.
-        examiner: the verifier, which knows the sizes that the model accepts.
+        verifier: runs the cases, and knows the sizes that the model accepts.
         findings: what the user should know about the example.
         options: how the model was run.
     """
@@ -53,7 +53,7 @@ class TorchModel:
     inputs: tuple[ProofInput, ...]
     output_names: tuple[str, ...]
     spec: DynamicSpec
-    examiner: Examiner
+    verifier: Verifier
     findings: tuple[Finding, ...]
     options: ExampleOptions
 
@@ -63,11 +63,11 @@ class TorchModel:
 
     def capture_tensors(self) -> tuple[torch.Tensor, ...]:
         """Return inputs to capture with: torch freezes sizes 0 and 1, so dimensions of that size are made larger."""
-        small = [n for n, size in cases.example_sizes(self.inputs).items() if size < 2]
-        for size in (2, 3, 4, 8) if small else ():
+        small = [n for n, size in example_sizes(self.inputs).items() if size < 2]
+        for size, kind in itertools.product((2, 3, 4, 8), ladder(self.inputs)) if small else ():
             dims = cases.roots(self.inputs)
             sizes = {n: size for n in small if dims[n].allows(size)}
-            arrays = [cases.sample(i, Question("capture", "random", 7, sizes)) for i in self.inputs]
+            arrays = [sample(i, CaseSpec("capture", kind, 7, sizes)) for i in self.inputs]
             try:
                 with silence():
                     self.reference(arrays)
@@ -111,13 +111,13 @@ def opened(
     with preserved(subject.target, options.mode) as snapshot:
         options.say("running the PyTorch model")
         reference = Reference(call, snapshot)
-        first, costly = _first_outputs(reference, [to_numpy(t) for t in call.tensors])
+        first, seconds = _first_outputs(reference, [to_numpy(t) for t in call.tensors])
         output_names = _output_names(options, reference, call, own_names)
         input_names = list(names or own_names)
         spec = _read_dynamic(subject, call, examples, options, declared, (input_names, output_names))
         _check_output_axes(spec, output_names, first)
         inputs = _proof_inputs(call, input_names, spec)
-        examiner = Examiner(
+        verifier = Verifier(
             reference,
             inputs,
             output_names,
@@ -125,11 +125,12 @@ def opened(
             precision=models.precision(call),
             examples=[[to_numpy(t) for t in c.tensors] for c in examples],
             engine=engine,
-            costly=costly,
+            seconds=seconds,
+            requested=_requested(options, output_names),
         )
-        _check_example(examiner, inputs, allow_random=allow_random)
+        _check_example(verifier, inputs, allow_random=allow_random)
         findings = (*_fixed_findings(call), *_complex_findings(reference, call, input_names, output_names))
-        yield TorchModel(subject, call, reference, inputs, tuple(output_names), spec, examiner, findings, options)
+        yield TorchModel(subject, call, reference, inputs, tuple(output_names), spec, verifier, findings, options)
 
 
 def _proof_inputs(call: Call, names: Sequence[str], spec: DynamicSpec) -> tuple[ProofInput, ...]:
@@ -139,17 +140,17 @@ def _proof_inputs(call: Call, names: Sequence[str], spec: DynamicSpec) -> tuple[
     )
 
 
-def _check_example(examiner: Examiner, inputs: Sequence[ProofInput], *, allow_random: bool) -> None:
+def _check_example(verifier: Verifier, inputs: Sequence[ProofInput], *, allow_random: bool) -> None:
     """Check that every dimension can vary and that the model repeats its outputs."""
     with silence():
-        dimensions = examiner.plan()
+        dimensions = verifier.plan()
         if not allow_random:
-            examiner.check_repeatable()
+            verifier.check_repeatable()
     _check_dimensions(dimensions, inputs)
 
 
-def _first_outputs(reference: Reference, arrays: list[Array]) -> tuple[list[Array], bool]:
-    """Return the outputs for the example, and True if that took long."""
+def _first_outputs(reference: Reference, arrays: list[Array]) -> tuple[list[Array], float]:
+    """Return the outputs for the example, and the seconds they took."""
     started = time.perf_counter()
     try:
         with silence():
@@ -165,7 +166,7 @@ def _first_outputs(reference: Reference, arrays: list[Array]) -> tuple[list[Arra
         ) from error
     if not outputs:
         raise SourceError("the model gives no tensor back", next_step="return at least one tensor from forward")
-    return outputs, time.perf_counter() - started > _COSTLY
+    return outputs, time.perf_counter() - started
 
 
 def _output_names(options: ExampleOptions, reference: Reference, call: Call, input_names: Sequence[str]) -> list[str]:
@@ -174,6 +175,17 @@ def _output_names(options: ExampleOptions, reference: Reference, call: Call, inp
     if clash:
         raise OptionError(f"'{min(clash)}' is given to an input and to an output")
     return chosen
+
+
+def _requested(options: ExampleOptions, output_names: Sequence[str]) -> Requested:
+    """Read the tolerances of the options, and check that the outputs they name are there."""
+    requested = Requested.read(options.rtol, options.atol)
+    for name in sorted(requested.names - {*output_names}):
+        raise OptionError(
+            f"a tolerance is given for '{name}', which is no output",
+            next_step=did_you_mean(name, output_names, f"the outputs are {', '.join(output_names)}", most=1),
+        )
+    return requested
 
 
 def _check_output_axes(spec: DynamicSpec, output_names: Sequence[str], first: list[Array]) -> None:
@@ -212,7 +224,7 @@ def _numbers_along(root: str, inputs: Sequence[ProofInput]) -> str | None:
 
 def _same_size(root: str, inputs: Sequence[ProofInput]) -> str:
     """Return advice about axes of the same size that are not dynamic: they may be the same dimension."""
-    size = cases.example_sizes(inputs)[root]
+    size = example_sizes(inputs)[root]
     places = [
         f"{given.name}:{axis}={root}"
         for given in inputs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,8 @@ def verify(
     mode: Mode = "eval",
     engine: str = DEFAULT,
     libraries: Sequence[str | os.PathLike[str]] = (),
+    rtol: float | Mapping[str, float] | None = None,
+    atol: float | Mapping[str, float] | None = None,
     progress: Progress | None = None,
 ) -> Proof:
     """Prove an existing ONNX model against the PyTorch model it should equal.
@@ -53,6 +55,8 @@ def verify(
         mode: the mode to judge the PyTorch model in.
         engine: what runs the ONNX model.
         libraries: operator libraries it may load, by path.
+        rtol: the relative tolerance, for all outputs or by output name; by default by dtype.
+        atol: the absolute tolerance, as a part of the output's largest number.
         progress: called with one line at each step.
 
     Returns:
@@ -64,12 +68,12 @@ def verify(
     if not args and not kwargs:
         args, kwargs = _made_up_inputs(session, subject.target)
     call = models.call(subject, args, kwargs)
-    options = ExampleOptions(dynamic=dynamic, examples=examples, mode=mode, progress=progress)
+    options = ExampleOptions(dynamic=dynamic, examples=examples, mode=mode, rtol=rtol, atol=atol, progress=progress)
     declared = declared_dims(session) if dynamic is None else None
     with opened(subject, call, options, names=_match_names(session, call), declared=declared, engine=engine) as source:
         options.say("proving")
         with silence():
-            proof = source.examiner.examine(candidate(session, source.input_names, source.output_names))
+            proof = source.verifier.verify(candidate(session, source.input_names, source.output_names))
         ran = tuple(Finding(f"{name} has no kernel: PyTorch ran it for the proof") for name in session.in_python)
         proof = dataclasses.replace(proof, findings=(*proof.findings, *ran))
         if proof.failures:

@@ -11,12 +11,13 @@ import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import onnx
 import onnx_ir as ir
 from onnx import helper
 
-from torchport.results import Finding, TensorInfo
+from torchport.results import Bound, Finding, TensorInfo
 from torchport.tensors import Array
 
 
@@ -36,11 +37,13 @@ class Runner(abc.ABC):
 
     Attributes:
         in_python: operators that PyTorch runs, because the engine has no kernel of them.
+        bounds: sizes that the model is good for, by dimension, from the model's metadata.
     """
 
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
     in_python: tuple[str, ...] = ()
+    bounds: Mapping[str, Bound] = MappingProxyType({})
 
     @abc.abstractmethod
     def run(self, feeds: Mapping[str, Array], only: Sequence[str] | None = None) -> Sequence[Array]:

@@ -18,6 +18,7 @@ from torchport.engines import custom_operators
 from torchport.engines.protocol import Capabilities, Engine, OpenOptions, Runner
 from torchport.errors import EngineError
 from torchport.files import onnx_files
+from torchport.irtools.metadata import read_bounds
 from torchport.irtools.types import plain, tensor_infos
 from torchport.tensors import Array
 
@@ -59,6 +60,7 @@ class ReferenceRunner(Runner):
         self._lock = threading.Lock()  # the evaluator's operators keep state while they run
         self.inputs = tensor_infos(v for v in model.graph.inputs if str(v.name) not in model.graph.initializers)
         self.outputs = tensor_infos(model.graph.outputs)
+        self.bounds = read_bounds(model.metadata_props)
         self.in_python = in_python
 
     def run(self, feeds: Mapping[str, Array], only: Sequence[str] | None = None) -> Sequence[Array]:

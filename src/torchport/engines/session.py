@@ -52,6 +52,7 @@ class Session:
         self.inputs = runner.inputs
         self.outputs = runner.outputs
         self.in_python = runner.in_python
+        self.bounds = runner.bounds
 
     def __call__(self, *args: Any) -> Any:
         """Run by position: a tensor for one output, a tuple for several; torch or numpy, as given."""
@@ -81,7 +82,7 @@ class Session:
         return list(self._runner.run(arrays, only))
 
     def _check_dims(self, arrays: Mapping[str, Array]) -> None:
-        """The same dim name means the same size in every input."""
+        """Check that a dimension has one size in every input, and one that the model is good for."""
         sizes: dict[str, tuple[int, str]] = {}
         for info in self.inputs:
             for axis, (dim, size) in enumerate(zip(info.shape or (), arrays[info.name].shape, strict=False)):
@@ -93,6 +94,14 @@ class Session:
                         f"dimension '{dim}' has two sizes: {known} and {size}",
                         where=f"{first} and {info.name} axis {axis}",
                     )
+        for dim, bound in self.bounds.items():
+            size, place = sizes.get(dim, (bound.min, ""))
+            if place and not bound.allows(size):
+                raise InputError(
+                    f"dimension '{dim}' is {size}; the model was exported for {dim} {bound}",
+                    where=place,
+                    next_step="feed a size that it is good for, or export it again for this one",
+                )
 
     def _signature(self) -> str:
         return ", ".join(str(i) for i in self.inputs)

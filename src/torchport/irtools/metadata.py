@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from typing import Any
 
@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from torchport._version import __version__
 from torchport.irtools.traversal import all_nodes
-from torchport.results import MARK, Origin, Proof
+from torchport.results import MARK, Bound, Origin, Proof, to_json
 
 # Of a node: where it comes from
 MODULE = "torchport.module"
@@ -26,6 +26,7 @@ PREFIX = "torchport."
 PROOF = "torchport.proof"
 UNPROVEN = "torchport.unproven"  # why nothing was proven
 OPERATORS = "torchport.operators"  # the custom operators, with the libraries that have their kernels
+BOUNDS = "torchport.bounds"  # of dynamic dimensions: the sizes that the model is good for
 WORKAROUNDS = "torchport.workarounds"  # of an engine's faults, by engine
 
 ANNOTATION = "quant_parameter_tensor_names"  # where onnx-ir keeps the tensors a quantization annotation names
@@ -59,6 +60,7 @@ def write(
     route: str,
     proof: Proof,
     unproven: str = "",
+    bounds: Mapping[str, Bound] | None = None,
     operators: list[dict[str, Any]] | None = None,
     workarounds: dict[str, dict[str, int]] | None = None,
 ) -> None:
@@ -74,6 +76,8 @@ def write(
         entries[OPERATORS] = operators
     if workarounds:  # by engine, each with the number of nodes it changed
         entries[WORKAROUNDS] = workarounds
+    if bounds:
+        entries[BOUNDS] = {name: to_json(bound) for name, bound in bounds.items()}
     if unproven:
         entries[UNPROVEN] = unproven
     for key, value in entries.items():
@@ -96,6 +100,15 @@ def _parsed(text: str) -> Any:
         return json.loads(text) if text[:1] in ("{", "[") else text
     except (ValueError, RecursionError):
         return text
+
+
+def read_bounds(properties: Mapping[str, str]) -> dict[str, Bound]:
+    """Return the bounds in a model's metadata; none where somebody else wrote something else."""
+    try:
+        entries = json.loads(properties.get(BOUNDS, "{}"))
+        return {name: Bound(int(e["min"]), max(int(e["step"]), 1)) for name, e in entries.items()}
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return {}
 
 
 def operator_libraries(model: ir.Model) -> dict[str, str]:

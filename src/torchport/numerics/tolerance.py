@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
+from torchport.errors import OptionError
 from torchport.results import Finding
 from torchport.tensors import FLOATS, Array
 
@@ -54,6 +55,54 @@ def tolerance(dtype: str, precision: str | None = None) -> Tolerance:
     own = DEFAULTS[real]
     floor = DEFAULTS.get(precision or real, own)
     return Tolerance(max(own.rtol, floor.rtol), max(own.atol, floor.atol))
+
+
+@dataclasses.dataclass(frozen=True)
+class Requested:
+    """Tolerances that a caller set, by output name; ``""`` stands for every output without an entry of its own."""
+
+    rtol: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    atol: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def read(cls, rtol: object, atol: object) -> Requested:
+        """Read a number for all outputs, or a mapping from output names.
+
+        Raises:
+            OptionError: a tolerance is no number, negative or not finite.
+        """
+        return cls(_by_output("rtol", rtol), _by_output("atol", atol))
+
+    @property
+    def names(self) -> set[str]:
+        """The outputs that are named."""
+        return {*self.rtol, *self.atol} - {""}
+
+    def limit(self, name: str, own: Tolerance) -> Tolerance:
+        """Return the tolerance of an output, `own` where none was set. Integers and booleans stay exact."""
+        if own == EXACT:
+            return own
+        rtol = self.rtol.get(name, self.rtol.get("", own.rtol))
+        return Tolerance(rtol, self.atol.get(name, self.atol.get("", own.atol)))
+
+    def shown(self, names: Iterable[str]) -> dict[str, dict[str, float]]:
+        """Return what was set for each of these outputs, for the record of a proof."""
+        found: dict[str, dict[str, float]] = {}
+        for name in names:
+            for kind, given in (("rtol", self.rtol), ("atol", self.atol)):
+                if name in given or "" in given:
+                    found.setdefault(name, {})[kind] = given[name] if name in given else given[""]
+        return found
+
+
+def _by_output(kind: str, given: object) -> dict[str, float]:
+    entries: dict[Any, Any] = dict(given) if isinstance(given, Mapping) else {} if given is None else {"": given}
+    for name, number in entries.items():
+        right = isinstance(number, (int, float)) and not isinstance(number, bool)
+        if not right or not math.isfinite(number) or number < 0:
+            place = f" of output '{name}'" if name else ""
+            raise OptionError(f"{kind}{place} is {number!r}", next_step=f"give a number of at least zero: {kind}=1e-3")
+    return {str(name): float(number) for name, number in entries.items()}
 
 
 # The magnitude that an absolute tolerance is taken of.

@@ -17,14 +17,15 @@ from torchport.inputs.binding import check_names
 from torchport.inputs.create import made_up
 from torchport.results import Dim, Finding, Proof, TensorInfo
 from torchport.tensors import Array, as_pairs
-from torchport.verification.cases import ProofInput
-from torchport.verification.verifier import Examiner
+from torchport.verification.bounds import as_dims
+from torchport.verification.values import ProofInput
+from torchport.verification.verifier import Verifier
 
 
 def candidate(
     session: Session, inputs: Sequence[str], outputs: Sequence[str]
 ) -> Callable[[Mapping[str, Array]], dict[str, Array]]:
-    """The ONNX model as the examiner wants it; inputs it has dropped are left out."""
+    """The ONNX model as the verifier takes it; inputs it has dropped are left out."""
     wanted = {i.name for i in session.inputs}
 
     def ask(feeds: Mapping[str, Array]) -> dict[str, Array]:
@@ -79,9 +80,9 @@ def prove_same(
     names = [i.name for i in new.inputs]
     outputs = [o.name for o in new.outputs]
     asked = [ProofInput(n, a, dims.get(n, {})) for n, a in zip(names, examples, strict=True)]
-    examiner = Examiner(rows.ask, asked, outputs, first=rows.ask(examples), engine=engine, called="the model before")
-    examiner.check_repeatable()
-    proof = examiner.examine(candidate(new, names, outputs))
+    verifier = Verifier(rows.ask, asked, outputs, first=rows.ask(examples), engine=engine, called="the model before")
+    verifier.check_repeatable()
+    proof = verifier.verify(candidate(new, names, outputs))
     return dataclasses.replace(proof, findings=(*proof.findings, *rows.findings()))
 
 
@@ -191,8 +192,13 @@ def _rows(count: int) -> str:
 
 def declared_dims(session: Session) -> dict[str, dict[int, Dim]]:
     """The axes that have names in the ONNX model, or hang on one: ``batch``, ``2*half``, ``length - 1``."""
+    bounds = session.bounds
     return {
-        i.name: {a: dim for a, d in enumerate(i.shape or ()) if (dim := _named_dim(d)) is not None}
+        i.name: {
+            a: as_dims({a: dim}, bounds)[a] if dim.name in bounds and bounds[dim.name].step == 1 else dim
+            for a, d in enumerate(i.shape or ())
+            if (dim := _named_dim(d)) is not None
+        }
         for i in session.inputs
     }
 

@@ -1,12 +1,12 @@
-"""Put the same questions to PyTorch and to the ONNX model, and record how the answers compare.
+"""Run the same cases in PyTorch and in the ONNX model, and record how the outputs compare.
 
-This room knows nothing of how the ONNX model came to be: it is given two functions and the example inputs.
+Nothing here depends on how the ONNX model was made: a verifier gets two functions and the example inputs.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TypeVar
 
@@ -16,48 +16,58 @@ from torchport import process
 from torchport.engines.registry import DEFAULT
 from torchport.errors import EngineError, RandomModelError
 from torchport.numerics.check import check_output
-from torchport.numerics.tolerance import tolerance
+from torchport.numerics.streaming import pieces
+from torchport.numerics.tolerance import Requested, flat_parts, tolerance
 from torchport.results import Case, Finding, OutputCheck, Proof, Verdict
 from torchport.tensors import Array
 from torchport.verification.cases import (
-    ProofInput,
-    Question,
-    Values,
-    branch_questions,
-    example_sizes,
+    Budget,
+    branch_cases,
     is_batch,
     is_heavy,
-    nudge_of,
-    nudged,
-    padding_questions,
+    padding_cases,
     pair_sizes,
     roots,
-    sample,
     shown_role,
     size_candidates,
-    value_questions,
-    with_lengths,
+    valid_value_cases,
+    value_cases,
+)
+from torchport.verification.values import (
+    CaseSpec,
+    ProofInput,
+    Values,
+    example_sizes,
+    ladder,
+    nudge_of,
+    nudged,
+    sample,
+    with_relations,
 )
 
 T = TypeVar("T")
 
-Ask = Callable[[Sequence[Array]], list[Array]]
+Run = Callable[[Sequence[Array]], list[Array]]
 Candidate = Callable[[Mapping[str, Array]], Mapping[str, Array]]
 
-_NUDGES = 6  # slightly other inputs, to see which whole numbers of an answer hang by a thread
-_KEEP_BYTES = 32 << 20  # answers up to this size are kept for the next attempt
+_NUDGES = 6  # slightly other inputs, to see how far each number of an output moves
+_MOVES = 4  # times the movement of a number that its error may be
+_KEEP_BYTES = 32 << 20  # outputs up to this size are kept for the next attempt
+_MOST_REFUSED = 12  # sizes of a dimension
+_MOST_REFUSED_COSTLY = 4
+_VALUES = 2  # cases with other values than the example's that a proof should have
 
 
 @dataclasses.dataclass(frozen=True)
 class Refusal:
-    """What the PyTorch model said to a question outside its domain."""
+    """The error that the PyTorch model raised for inputs outside its domain."""
 
     message: str
 
 
 @dataclasses.dataclass(frozen=True)
 class DimensionReport:
-    """What the questions showed about one dynamic dimension."""
+    """The sizes of one dynamic dimension that the PyTorch model accepted and refused."""
 
     name: str
     accepted: tuple[int, ...]
@@ -70,58 +80,70 @@ class DimensionReport:
         return shown + (", …" if len(self.refused) > 4 else "")
 
 
-class Examiner:
-    """Holds the questions and PyTorch's answers; `examine` puts them to one ONNX model after the other.
+class Verifier:
+    """Holds the cases and PyTorch's outputs; `verify` runs one ONNX model after the other on them.
 
     Args:
-        reference: the PyTorch model, arrays in and out by position. May raise on what it does not accept.
+        reference: the PyTorch model, arrays in and out by position. May raise on inputs it does not accept.
         inputs: example inputs with the axes that may vary.
         output_names: names of the outputs in the reference's order.
-        first: the reference's answer to the example.
+        first: the reference's outputs for the example.
         precision: the coarsest float dtype the model computes in.
+        requested: tolerances that the caller set.
         examples: further sets of input arrays to try as they are.
         engine: name of the engine that runs the candidates.
-        costly: whether one run takes so long that few questions must do.
-        called: what the reference is called in the proof.
+        seconds: the time the reference took for the example.
+        called: the name of the reference in the proof.
     """
 
     def __init__(
         self,
-        reference: Ask,
+        reference: Run,
         inputs: Sequence[ProofInput],
         output_names: Sequence[str],
         *,
         first: Sequence[Array],
         precision: str | None = None,
+        requested: Requested | None = None,
         examples: Sequence[Sequence[Array]] = (),
         engine: str = DEFAULT,
-        costly: bool = False,
+        seconds: float = 0.0,
         called: str = "PyTorch",
     ) -> None:
         self._reference = reference
         self._called = called
-        self._inputs = with_lengths(inputs)
+        self._inputs = with_relations(inputs)
         self._output_names = tuple(output_names)
         self._precision = precision
+        self._requested = requested or Requested()
         self._examples = tuple(examples)
         self._engine = engine
         self._heavy = is_heavy(self._inputs)
-        self._costly = costly
-        self._answers: dict[str, list[Array] | Refusal] = {}
-        self._planned: list[Question] | None = None
+        self._budget = Budget.of(self._inputs, first, seconds)
+        self._costly = self._budget.costly
+        self._outputs: dict[str, list[Array] | Refusal] = {}
+        self._planned: list[CaseSpec] | None = None
         self._excuses = True
         self._has_integers = any(i.example.dtype.kind in "iu" for i in self._inputs)
-        self._kept: set[tuple[str, int]] = set()  # sizes at which integers stay as in the example
+        self._kinds: dict[tuple[str, int], Values] = {}  # of values that PyTorch accepts at a size
+        self._lowest = 0  # the first kind on the ladder that PyTorch accepts at the example's sizes, once settled
+        self._settled = False
+        self._untried: list[str] = []  # sizes beyond the budget
         self.dimensions: list[DimensionReport] = []
         self.observed: list[tuple[dict[str, int], list[tuple[int, ...]]]] = []
-        self._first = Question("example", "example", 0, example_sizes(self._inputs))
+        self._first = CaseSpec("example", "example", 0, example_sizes(self._inputs))
         self._remember(self._first, list(first))
 
+    @property
+    def is_costly(self) -> bool:
+        """One run takes so long that few cases must do."""
+        return self._costly
+
     def check_repeatable(self) -> None:
-        """Raise RandomModelError if the model answers the example otherwise than the first time."""
-        asked = self._cheapest() if self._costly else self._first
-        first = self._answer(asked)
-        again = self._ask(self._arrays(asked))
+        """Raise RandomModelError if the model gives other outputs for the example than the first time."""
+        spec = self._cheapest() if self._costly else self._first
+        first = self._output(spec)
+        again = self._run(self._arrays(spec))
         if isinstance(first, Refusal) or isinstance(again, Refusal) or len(first) != len(again):
             raise RandomModelError("the model answers the example once, and not again", where=repr(again)[:200])
         checks = self._compare(first, again)
@@ -133,17 +155,17 @@ class Examiner:
                 next_step="export it in eval mode, or take random numbers as an input instead of drawing them inside",
             )
 
-    def _cheapest(self) -> Question:
-        """The question with the smallest inputs that PyTorch answers."""
-        answered = [q for q in self._questions() if not isinstance(self._answer(q), Refusal)]
-        return min(answered, key=lambda q: sum(a.size for a in self._arrays(q)))
+    def _cheapest(self) -> CaseSpec:
+        """The case with the smallest inputs that PyTorch accepts."""
+        accepted = [s for s in self._specs() if not isinstance(self._output(s), Refusal)]
+        return min(accepted, key=lambda s: sum(a.size for a in self._arrays(s)))
 
     def plan(self) -> list[DimensionReport]:
         """Find which sizes PyTorch accepts, before anything is captured."""
-        self._questions()
+        self._specs()
         return self.dimensions
 
-    def examine(
+    def verify(
         self,
         candidate: Candidate,
         *,
@@ -151,82 +173,104 @@ class Examiner:
         excuses: bool = True,
         sizes: Sequence[Mapping[str, int]] = (),
     ) -> Proof:
-        """Put every question to `candidate`.
+        """Run every case in `candidate`.
 
         Args:
             candidate: the ONNX model, arrays in and out by name.
             branch_rounds: how many further random values to try, where the capture may have frozen a branch.
-            excuses: whether a wrong answer may be excused as ill-conditioned. Not where a branch is in doubt.
+            excuses: a wrong output may be excused as ill-conditioned. Not where a branch is in doubt.
             sizes: further sizes to try, at which the capture is in doubt.
         """
         self._excuses = excuses
-        questions = list(self._questions())
+        specs = list(self._specs())
         example = example_sizes(self._inputs)
-        asked = [q.sizes for q in questions]
-        doubted = [s for s in sizes if {**example, **s} not in asked]
-        questions += [self._at(example, s, f"doubt {n}", 5) for n, s in enumerate(doubted, start=1)]
+        tried = [s.sizes for s in specs]
+        doubted = [s for s in sizes if {**example, **s} not in tried and self._affordable({**example, **s})]
+        specs += [self._at(example, s, f"doubt {n}", 5) for n, s in enumerate(doubted, start=1)]
         if branch_rounds:
-            questions += branch_questions(example_sizes(self._inputs), branch_rounds)
-        cases = [self._case(q, self._arrays(q), candidate) for q in questions]
+            specs += branch_cases(example, branch_rounds)
+        cases = [self._case(s, self._arrays(s), candidate) for s in specs]
         for number, arrays in enumerate(self._examples, start=2):
-            cases.append(self._case(Question(f"example {number}", "example", 0, {}), list(arrays), candidate))
-        return Proof(tuple(cases), tuple(self._findings()), self._engine, self._called)
+            cases.append(self._case(CaseSpec(f"example {number}", "example", 0, {}), list(arrays), candidate))
+        return Proof(
+            tuple(cases), tuple(self._findings()), self._engine, self._called, self._requested.shown(self._output_names)
+        )
+
+    def run_at(self, candidate: Candidate, sizes: Mapping[str, int]) -> Case:
+        """Run one more case, at sizes that the search for a bound needs."""
+        spec = self._at(example_sizes(self._inputs), sizes, "bound", 8)
+        return self._case(spec, self._arrays(spec), candidate)
 
     def replay(self, watch: Callable[[], AbstractContextManager[T]], *, branch_rounds: int) -> list[T]:
-        """Ask PyTorch every question again, each under a watch, and return what the watches saw."""
-        questions = [*self._questions(), *branch_questions(self._first.sizes, branch_rounds)]
+        """Run PyTorch on every case again, each under a watch, and return what the watches saw."""
+        specs = [*self._specs(), *branch_cases(self._first.sizes, branch_rounds)]
         seen: list[T] = []
-        for arrays in [*(self._arrays(q) for q in questions), *(list(e) for e in self._examples)]:
+        for arrays in [*(self._arrays(s) for s in specs), *(list(e) for e in self._examples)]:
             with watch() as watched:
-                self._ask(arrays)
+                self._run(arrays)
             seen.append(watched)
         return seen
 
     def _findings(self) -> list[Finding]:
         few = "one run takes long: each dimension was tried at one other size, and at no further values"
-        return [Finding(few)] * self._costly + [
-            Finding(f"{self._called} itself refuses {d.name} = {d.refused_sizes}: {d.message}")
-            for d in self.dimensions
-            if d.refused
-        ]
+        return (
+            [Finding(few)] * self._costly
+            + [Finding(f"not tried, too large beside the example: {sizes}") for sizes in self._untried]
+            + [
+                Finding(f"{self._called} itself refuses {d.name} = {d.refused_sizes}: {d.message}")
+                for d in self.dimensions
+                if d.refused
+            ]
+        )
 
     # --- the plan -------------------------------------------------------------------------------------------------
 
-    def _questions(self) -> list[Question]:
+    def _specs(self) -> list[CaseSpec]:
         """The plan is made once: which sizes PyTorch accepts does not depend on the candidate."""
         if self._planned is None:
             sizes = example_sizes(self._inputs)
-            by_size = self._size_questions(sizes)
+            by_size = self._size_cases(sizes)
             one = {d.name: 1 for d in self.dimensions if 1 in d.accepted and is_batch(d.name, self._inputs)}
-            by_value = [] if self._costly and by_size else value_questions(self._inputs, {**sizes, **one})
-            padded = padding_questions(self._inputs, {**sizes, **self._several_rows(sizes)})
+            by_value = [] if self._costly and by_size else value_cases(self._inputs, {**sizes, **one})
+            by_value += self._valid_values(by_value, sizes)
+            padded = padding_cases(self._inputs, {**sizes, **self._several_rows(sizes)})
             self._planned = [self._first, *by_value, *padded, *by_size]
         return self._planned
+
+    def _valid_values(self, by_value: Sequence[CaseSpec], sizes: Mapping[str, int]) -> list[CaseSpec]:
+        """More cases where PyTorch refuses nearly all values that were drawn, until there are enough."""
+        missing = _VALUES - sum(not isinstance(self._output(s), Refusal) for s in by_value) if by_value else 0
+        further: list[CaseSpec] = []
+        for spec in valid_value_cases(self._inputs, sizes) if missing > 0 else ():
+            if len(further) < missing and not isinstance(self._output(spec), Refusal):
+                further.append(spec)
+        return further
 
     def _several_rows(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """Batches of more than one row, where PyTorch was seen to take them: one row shows little padding."""
         larger = {d.name: max(d.accepted, default=0) for d in self.dimensions}
         return {n: s for n, s in larger.items() if is_batch(n, self._inputs) and s > sizes[n]}
 
-    def _size_questions(self, sizes: dict[str, int]) -> list[Question]:
+    def _size_cases(self, sizes: dict[str, int]) -> list[CaseSpec]:
         found: dict[str, dict[str, int]] = {}
-        questions: list[Question] = []
+        specs: list[CaseSpec] = []
         for name, dim in roots(self._inputs).items():
             close_by = self._heavy and is_batch(name, self._inputs)
             options = size_candidates(dim, sizes[name], list(sizes.values()), heavy=close_by)
             found[name] = self._accepted_sizes(name, options, sizes)
-            questions += [
+            specs += [
                 self._at(sizes, {name: size}, f"{name} {shown_role(role, size)}", seed)
                 for seed, (role, size) in enumerate(found[name].items(), start=1)
             ]
         # A dimension that PyTorch only lets go to 1 was broadcast, not moved.
         moved = {"neighbor", "prime", *(["smallest"] if self._costly else [])}
-        joint = self._joint_questions(sizes, [n for n, f in found.items() if not f.keys() & moved])
+        joint = self._joint_cases(sizes, [n for n, f in found.items() if not f.keys() & moved])
+        self._count_examples(sizes)
         pairs = [
             self._at(sizes, both, "pair " + "×".join(both), 3)
             for both in pair_sizes({n: f for n, f in found.items() if f})
         ]
-        return questions + joint + pairs
+        return specs + joint + pairs
 
     def _accepted_sizes(self, name: str, candidates: dict[str, list[int]], sizes: dict[str, int]) -> dict[str, int]:
         """For each role the first size PyTorch accepts."""
@@ -236,62 +280,103 @@ class Examiner:
             if accepted and self._costly:
                 break
             for size in options:
-                if size in refused or size in accepted.values():
+                if size in refused or size in accepted.values() or not self._affordable({**sizes, name: size}):
                     continue
-                shown = shown_role(role, size)
-                answer = self._answer(self._at(sizes, {name: size}, f"{name} {shown}", len(accepted) + 1))
-                if isinstance(answer, Refusal) and self._has_integers:
-                    # whole numbers drawn by chance may be what it refuses: sizes that must add up, say
-                    self._kept.add((name, size))
-                    answer = self._answer(self._at(sizes, {name: size}, f"{name} {shown}", len(accepted) + 1))
-                if not isinstance(answer, Refusal):
+                label = f"{name} {shown_role(role, size)}"
+                message = self._refused_at(sizes, name, size, label, seed=len(accepted) + 1)
+                if not message:
                     accepted[role] = size
                     break
-                refused[size] = answer.message
-                if len(refused) >= 12:
+                refused[size] = message
+                if len(refused) >= (_MOST_REFUSED_COSTLY if self._costly else _MOST_REFUSED):
                     break
         message = next(iter(refused.values()), "")
         self.dimensions.append(DimensionReport(name, tuple(accepted.values()), tuple(refused), message))
         return accepted
 
-    def _joint_questions(self, sizes: dict[str, int], stuck: list[str]) -> list[Question]:
+    def _refused_at(self, sizes: Mapping[str, int], name: str, size: int, label: str, *, seed: int) -> str:
+        """Find values that PyTorch accepts at a size. Returns its error if it refuses all kinds, of the last one."""
+        message = ""
+        for kind in self._ladder():
+            self._kinds[name, size] = kind
+            output = self._output(self._at(sizes, {name: size}, label, seed))
+            if not isinstance(output, Refusal):
+                return ""
+            message = output.message
+        return message
+
+    def _ladder(self) -> Iterator[Values]:
+        """The kinds of values to try at another size, from the first that PyTorch accepts at the example's own sizes.
+
+        The example's own values come last in any case: a size is refused only if it is refused with these.
+        """
+        kinds = ladder(self._inputs)
+        yield kinds[self._lowest]
+        if not self._settled:
+            own = (self._output(CaseSpec(kind, kind, 1, self._first.sizes)) for kind in kinds)
+            accepted = (n for n, output in enumerate(own) if not isinstance(output, Refusal))
+            first, self._lowest, self._settled = self._lowest, next(accepted, len(kinds) - 1), True
+            yield from kinds[max(self._lowest, first + 1) :]
+        else:
+            yield from kinds[self._lowest + 1 :]
+
+    def _joint_cases(self, sizes: dict[str, int], stuck: list[str]) -> list[CaseSpec]:
         """Dimensions that cannot move alone may move together: x's batch and h's batch under two names."""
-        questions: list[Question] = []
+        specs: list[CaseSpec] = []
         for change in (1, 3, 4, 8, 32):
             moved = {n: sizes[n] + change for n in stuck}
-            question = self._at(sizes, moved, f"together +{change}", 1)
-            if len(stuck) > 1 and len(questions) < 2 and not isinstance(self._answer(question), Refusal):
-                questions.append(question)
-        for n in stuck if questions else ():
-            index = next(i for i, d in enumerate(self.dimensions) if d.name == n)
-            accepted = (*self.dimensions[index].accepted, *(q.sizes[n] for q in questions))
-            self.dimensions[index] = dataclasses.replace(self.dimensions[index], accepted=accepted)
-        return questions
+            if len(stuck) > 1 and len(specs) < 2 and self._affordable({**sizes, **moved}):
+                spec = self._at(sizes, moved, f"together +{change}", 1)
+                specs += [spec] if not isinstance(self._output(spec), Refusal) else []
+        for n in stuck:
+            self._count_accepted(n, [s.sizes[n] for s in specs])
+        return specs
 
-    def _at(self, sizes: Mapping[str, int], moved: Mapping[str, int], label: str, seed: int) -> Question:
-        values: Values = "kept" if self._kept & moved.items() else "random"
-        return Question(label, values, seed, {**sizes, **moved})
+    def _count_examples(self, sizes: Mapping[str, int]) -> None:
+        """Sizes of the caller's further examples are sizes that the model accepts."""
+        for arrays in self._examples:
+            given = [dataclasses.replace(i, example=a) for i, a in zip(self._inputs, arrays, strict=True)]
+            for name, size in example_sizes(given).items():
+                self._count_accepted(name, [size] if size != sizes[name] else [])
+
+    def _count_accepted(self, name: str, sizes: Sequence[int]) -> None:
+        index = next(i for i, d in enumerate(self.dimensions) if d.name == name)
+        accepted = tuple(dict.fromkeys((*self.dimensions[index].accepted, *sizes)))
+        self.dimensions[index] = dataclasses.replace(self.dimensions[index], accepted=accepted)
+
+    def _at(self, sizes: Mapping[str, int], moved: Mapping[str, int], label: str, seed: int) -> CaseSpec:
+        kinds = ladder(self._inputs)
+        known = [kinds.index(self._kinds[pair]) for pair in moved.items() if pair in self._kinds]
+        return CaseSpec(label, kinds[max(known, default=self._lowest)], seed, {**sizes, **moved})
+
+    def _affordable(self, sizes: Mapping[str, int]) -> bool:
+        numbers = sum(int(np.prod(i.shape(sizes), dtype=float)) for i in self._inputs)
+        if self._budget.allows(numbers):
+            return True
+        text = ", ".join(f"{n}={s}" for n, s in sizes.items() if s != self._first.sizes[n])
+        self._untried += [text] if text not in self._untried else []
+        return False
 
     # --- one case -------------------------------------------------------------------------------------------------
 
-    def _arrays(self, question: Question) -> list[Array]:
-        return [sample(i, question) for i in self._inputs]
+    def _arrays(self, spec: CaseSpec) -> list[Array]:
+        return [sample(i, spec) for i in self._inputs]
 
-    def _answer(self, question: Question) -> list[Array] | Refusal:
-        key = repr(question)
-        if key not in self._answers:
-            return self._remember(question, self._ask(self._arrays(question)))
-        return self._answers[key]
+    def _output(self, spec: CaseSpec) -> list[Array] | Refusal:
+        key = repr(spec)
+        if key not in self._outputs:
+            return self._remember(spec, self._run(self._arrays(spec)))
+        return self._outputs[key]
 
-    def _remember(self, question: Question, answer: list[Array] | Refusal) -> list[Array] | Refusal:
-        """Keep an answer for the next candidate, unless it is so large that asking again is better."""
-        if not isinstance(answer, Refusal):
-            self.observed.append((dict(question.sizes), [a.shape for a in answer]))
-        if isinstance(answer, Refusal) or sum(a.nbytes for a in answer) <= _KEEP_BYTES:
-            self._answers[repr(question)] = answer
-        return answer
+    def _remember(self, spec: CaseSpec, output: list[Array] | Refusal) -> list[Array] | Refusal:
+        """Keep outputs for the next candidate, unless they are so large that another run is better."""
+        if not isinstance(output, Refusal):
+            self.observed.append((dict(spec.sizes), [a.shape for a in output]))
+        if isinstance(output, Refusal) or sum(a.nbytes for a in output) <= _KEEP_BYTES:
+            self._outputs[repr(spec)] = output
+        return output
 
-    def _ask(self, arrays: Sequence[Array]) -> list[Array] | Refusal:
+    def _run(self, arrays: Sequence[Array]) -> list[Array] | Refusal:
         try:
             return self._reference(arrays)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the model raises, it is its way to refuse
@@ -301,17 +386,16 @@ class Examiner:
             if self._heavy:
                 process.release()  # before the engine takes its own
 
-    def _case(self, question: Question, arrays: list[Array], candidate: Candidate) -> Case:
+    def _case(self, spec: CaseSpec, arrays: list[Array], candidate: Candidate) -> Case:
         shapes = {i.name: tuple(a.shape) for i, a in zip(self._inputs, arrays, strict=True)}
+        varied = any(not np.array_equal(i.example, a) for i, a in zip(self._inputs, arrays, strict=True))
 
         def case(verdict: Verdict, checks: Sequence[OutputCheck] = (), note: str = "", node: str = "") -> Case:
-            return Case(question.label, shapes, dict(question.sizes), tuple(checks), verdict, note, node)
+            return Case(spec.label, shapes, dict(spec.sizes), tuple(checks), verdict, note, node, varied)
 
-        answer = (
-            self._answer(question) if question.values != "example" or question.label == "example" else self._ask(arrays)
-        )
-        if isinstance(answer, Refusal):
-            return case("outside", note=f"{self._called} refuses: {answer.message}")
+        output = self._output(spec) if spec.values != "example" or spec.label == "example" else self._run(arrays)
+        if isinstance(output, Refusal):
+            return case("outside", note=f"{self._called} refuses: {output.message}")
         try:
             given = candidate({i.name: a for i, a in zip(self._inputs, arrays, strict=True)})
         except EngineError as error:
@@ -320,52 +404,61 @@ class Examiner:
         if missing or len(given) != len(self._output_names):
             return case("fail", note=f"outputs are {list(given)}, {self._called} gives {list(self._output_names)}")
         outputs = [given[n] for n in self._output_names]
-        checks = self._compare(answer, outputs)
+        checks = self._compare(output, outputs)
         wrong = [c for c in checks if not c.ok]
         if not wrong:
             return case("pass", checks)
-        if self._excuses and self._ill_conditioned(arrays, answer, outputs, checks):
+        if self._excuses and self._ill_conditioned(arrays, output, outputs, checks):
             steps = [nudge_of(a.dtype.name, self._precision) for a in arrays if a.dtype.kind not in "biu"]
             moved = f"when the input moves by {max(steps, default=0.0):.0e}".replace("e-0", "e-")
             return case("ill-conditioned", checks, f"{self._called}'s own answer moves as much {moved}")
-        if question.values not in ("example", "kept") and self._has_integers and self._lost(answer):
+        if spec.values not in ("example", "kept", "resampled") and self._has_integers and self._lost(output):
             return case("outside", note=f"{self._called} gives no number (NaN) for the whole numbers drawn here")
         return case("fail", checks, f"{wrong[0].name}: {wrong[0].problem}")
 
-    def _lost(self, answer: list[Array]) -> bool:
-        """Whether PyTorch answers NaN where it did not for the example: a box without inside, a mean of nothing."""
-        example = self._answer(self._first)
+    def _lost(self, output: list[Array]) -> bool:
+        """Check that PyTorch gives NaN where it did not for the example: a box without inside, a mean of nothing."""
+        example = self._output(self._first)
         assert not isinstance(example, Refusal)
-        return _has_nan(answer) and not _has_nan(example)
+        return _has_nan(output) and not _has_nan(example)
 
     def _compare(self, reference: Sequence[Array], candidate: Sequence[Array]) -> list[OutputCheck]:
         names = self._output_names or [str(i) for i in range(len(reference))]
         return [
-            check_output(n, r, c, tolerance(r.dtype.name, self._precision))
+            check_output(n, r, c, self._requested.limit(n, tolerance(r.dtype.name, self._precision)))
             for n, r, c in zip(names, reference, candidate, strict=True)
         ]
 
     def _ill_conditioned(
-        self, arrays: list[Array], answer: list[Array], outputs: list[Array], checks: Sequence[OutputCheck]
+        self, arrays: list[Array], output: list[Array], outputs: list[Array], checks: Sequence[OutputCheck]
     ) -> bool:
-        """Whether every output that is off is off by no more than PyTorch itself moves under a nudge.
+        """Check that every number that is off moves about as far in PyTorch itself under one of a few nudges.
 
-        Whole numbers have no small differences: each that is off, an index among equal values, say, must have moved
-        under one of a few nudges.
+        A whole number has no small differences: each that is off, an index among equal values, say, must have changed.
         """
-        nudges = [self._ask([nudged(a, seed, self._precision) for a in arrays]) for seed in range(_NUDGES)]
-        moved = [n for n in nudges if not isinstance(n, Refusal) and [a.shape for a in n] == [a.shape for a in answer]]
+        nudges = [self._run([nudged(a, seed, self._precision) for a in arrays]) for seed in range(_NUDGES)]
+        moved = [n for n in nudges if not isinstance(n, Refusal) and [a.shape for a in n] == [a.shape for a in output]]
         if not moved:
             return False
-        by_nudge = self._compare(answer, moved[0])
-        for n, (own, nudge) in enumerate(zip(checks, by_nudge, strict=True)):
-            if own.ok:
+        return all(
+            check.ok or self._moves_as_far(check.name, output[n], outputs[n], [m[n] for m in moved])
+            for n, check in enumerate(checks)
+        )
+
+    def _moves_as_far(self, name: str, reference: Array, candidate: Array, moved: Sequence[Array]) -> bool:
+        if reference.shape != candidate.shape or reference.dtype != candidate.dtype or reference.dtype.kind in "OSU":
+            return False
+        own, given, *others = (flat_parts(a) for a in (reference, candidate, *moved))
+        limit = self._requested.limit(name, tolerance(reference.dtype.name, self._precision))
+        whole = reference.dtype.kind in "biu"
+        for piece in pieces(own, given, limit):
+            if not piece.wrong.any():
                 continue
-            if answer[n].dtype.kind in "biu" and outputs[n].shape == answer[n].shape:
-                off = outputs[n] != answer[n]
-                if (off & ~np.any([m[n] != answer[n] for m in moved], axis=0)).any():
-                    return False
-            elif nudge.ok or nudge.max_abs < own.max_abs:
+            at = slice(piece.start, piece.start + piece.wrong.size)
+            with np.errstate(invalid="ignore", over="ignore"):
+                far = np.max([np.abs(o[at].astype(np.float64) - piece.reference) for o in others], axis=0)
+            enough = far > 0 if whole else piece.error <= _MOVES * far
+            if not enough[piece.wrong].all():
                 return False
         return True
 

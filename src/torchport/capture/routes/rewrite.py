@@ -183,7 +183,7 @@ def _add_sizes(plan: Plan, tried: _Try, request: Request, banned: set[int]) -> b
     """Rewrite the lines that settled a size: frozen dimensions, and conditions that not every size meets."""
     fixing = [g for g in tried.guards if re.match(r"Eq\((?!s\d+, s\d+\)$)", g.expression)]  # equal sizes fix neither
     frozen = fixing if export.frozen(tried.program, request) else []
-    doubtful = {c.line for c in tried.challenges}
+    doubtful = {c.line for c in tried.challenges if c.sizes}
     for guards in (tried.guards, tried.ones):  # apart: a line that cannot be rewritten takes its fellows with it
         added = False
         for guard in guards:

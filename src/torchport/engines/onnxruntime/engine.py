@@ -22,6 +22,7 @@ from torchport.engines.onnxruntime.python_kernels import Needs
 from torchport.engines.protocol import Capabilities, Engine, OpenOptions, Prepared, Runner, identity_model
 from torchport.errors import EngineError
 from torchport.files import onnx_files
+from torchport.irtools.metadata import read_bounds
 from torchport.irtools.serialization import settled
 from torchport.irtools.traversal import graphs
 from torchport.irtools.types import plain
@@ -169,6 +170,7 @@ class OrtRunner(Runner):
         given = [a for a in session.get_inputs() if a.name not in self._weights]
         self.inputs = tuple(_info(a, declared.get(a.name)) for a in given)
         self.outputs = tuple(_info(a, None) for a in session.get_outputs())
+        self.bounds = read_bounds(model.metadata_props)
         self._by_value = bool(self._weights) or any(i.dtype in _LENT for i in (*self.inputs, *self.outputs))
         self._options = ort.RunOptions()
         self._options.log_severity_level = _QUIET
@@ -245,6 +247,7 @@ class _InPython(Runner):
         with self._lock:
             self._open()
         self.inputs, self.outputs = self._runner.inputs, self._runner.outputs
+        self.bounds = self._runner.bounds
 
     def _open(self) -> None:
         self._runner = self._opened()
