@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo check test lint pytest test-torch test-parts golden bench-export bench-zoo bench-operators bench-graph bench-rewrite bench-compare fuzz clean
+.PHONY: demo check test lint pytest test-torch test-parts golden bench-export bench-zoo bench-libraries bench-operators bench-graph bench-rewrite bench-compare fuzz clean
 
 demo: .venv/installed
 	$(BIN)/torchport export examples/01_first_export/model.py:Net --dynamic image:0=batch -o examples/01_first_export/model.onnx
@@ -43,6 +43,10 @@ bench-export: .venv/installed
 bench-zoo: .venv-zoo/installed
 	.venv-zoo/bin/python benchmarks/zoo/run.py
 
+# Models of other people's libraries beside torch.onnx.export: two hours at first, then only what is missing.
+bench-libraries: .venv-libraries/installed
+	.venv-libraries/bin/python benchmarks/libraries/run.py
+
 # PyTorch's operator database beside torch.onnx.export: an hour or two at first, then only what is missing.
 bench-operators: .venv/installed
 	$(BIN)/python benchmarks/operators/run.py
@@ -71,6 +75,14 @@ fuzz: .venv/installed
 	.venv-zoo/bin/pip install --quiet --disable-pip-version-check --no-deps -r benchmarks/requirements-zoo-alone.txt
 	touch $@
 
+# PyPI's torch, as PyPI's torchvision does not load beside the CPU file that constraints.txt names.
+.venv-libraries/installed: pyproject.toml constraints.txt benchmarks/requirements-libraries.txt benchmarks/requirements-libraries-alone.txt
+	$(PYTHON) -m venv .venv-libraries
+	grep -v '^torch==' constraints.txt > .venv-libraries/constraints.txt
+	.venv-libraries/bin/pip install --quiet --disable-pip-version-check -c .venv-libraries/constraints.txt -e . -r benchmarks/requirements-libraries.txt
+	.venv-libraries/bin/pip install --quiet --disable-pip-version-check --no-deps -r benchmarks/requirements-libraries-alone.txt
+	touch $@
+
 # Another PyTorch release in an environment of its own. PyPI's builds bring CUDA (several GB) and run on the CPU.
 .venv-torch-%/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-torch-$*
@@ -84,4 +96,4 @@ fuzz: .venv/installed
 	touch $@
 
 clean:
-	rm -rf .venv .venv-zoo .venv-torch-* build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-zoo .venv-libraries .venv-torch-* build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-ZOO = HERE.parent / "zoo"
+ZOO = (str(HERE.parent / "zoo"), str(HERE.parent / "shared"))
 PLANTINGS = 20
 UNTOUCHED = 20  # of each library
 
@@ -116,10 +116,7 @@ def torch_intermediates(subject: str) -> None:
 
 def untouched(name: str) -> None:
     """In this process: export a model of the zoo and compare it with what it came from."""
-    sys.path.insert(0, str(ZOO))
-    from spec import declare_torchvision_operators
-
-    declare_torchvision_operators()
+    sys.path[:0] = ZOO
     from models import find
 
     import torchport as tp
@@ -199,7 +196,7 @@ def report_planted(subjects: list[str]) -> None:
 
 
 def report_untouched(only: str | None) -> None:
-    sys.path.insert(0, str(ZOO))
+    sys.path[:0] = ZOO
     from models import names
 
     chosen: list[str] = []

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "zoo"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "shared"))
 from spec import declare_torchvision_operators
 
 Made = tuple[torch.nn.Module, dict[str, torch.Tensor]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spec import Spec
+from spec import Spec, declare_torchvision_operators
 
 
 def names() -> list[str]:
@@ -13,6 +13,7 @@ def names() -> list[str]:
 
 
 def find(name: str) -> Spec:
+    declare_torchvision_operators()
     library, _, own = name.partition("/")
     if library == "timm":
         from timm_models import spec

@@ -1,4 +1,7 @@
-"""The smallest model, by parameters, of every `timm` module. `python timm_models.py` finds them again, in minutes."""
+"""The smallest model, by parameters, of every `timm` module.
+
+`PYTHONPATH=benchmarks/shared python benchmarks/zoo/timm_models.py` finds them again, in minutes.
+"""
 
 from __future__ import annotations
 

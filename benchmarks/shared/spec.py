@@ -1,4 +1,4 @@
-"""What the zoo knows of a model: how to build it, what it takes, and the sizes it is checked at."""
+"""What a benchmark knows of a model: how to build it, what it takes, and the sizes it is checked at."""
 
 from __future__ import annotations
 
@@ -18,28 +18,41 @@ class Input:
     """One tensor. Axes given by a name vary.
 
     Attributes:
-        high: integers below this number, instead of floats.
+        high: integers below this number, instead of floats; a dimension's name stands for its size.
         ordered: each row of them rising, as the corners of boxes do.
         ones: a padding mask.
+        between: floats spread evenly between these two, instead of normal ones.
+        make: makes the tensor from its shape and the generator, where it has to be a certain one.
     """
 
     shape: tuple[Size, ...]
-    high: int = 0
+    high: Size = 0
     ones: bool = False
     ordered: bool = False
+    between: tuple[float, float] | None = None
+    make: Callable[[list[int], torch.Generator], torch.Tensor] | None = None
 
     def sample(self, sizes: Sizes, generator: torch.Generator, *, padded: bool) -> torch.Tensor:
-        shape = [sizes[s] if isinstance(s, str) else s for s in self.shape]
+        shape = [_size(s, sizes) for s in self.shape]
+        if self.make:
+            return self.make(shape, generator)
         if self.ones:
             return _mask(shape, padded=padded)
         if self.high:
-            numbers = torch.randint(0, self.high, shape, generator=generator)
+            numbers = torch.randint(0, _size(self.high, sizes), shape, generator=generator)
             return numbers.sort(dim=-1).values if self.ordered else numbers
+        if self.between:
+            low, high = self.between
+            return low + (high - low) * torch.rand(shape, generator=generator)
         return torch.randn(shape, generator=generator)
 
     @property
     def dynamic(self) -> dict[int, str]:
         return {axis: size for axis, size in enumerate(self.shape) if isinstance(size, str)}
+
+
+def _size(size: Size, sizes: Sizes) -> int:
+    return sizes[size] if isinstance(size, str) else size
 
 
 def _mask(shape: list[int], *, padded: bool) -> torch.Tensor:
@@ -72,8 +85,24 @@ class Cache:
 
 
 @dataclasses.dataclass(frozen=True)
+class Several:
+    """A list or a dict of tensors as one argument."""
+
+    parts: Mapping[str, Input]
+    as_dict: bool = False
+
+    @property
+    def tensors(self) -> dict[str, Input]:
+        return dict(self.parts)
+
+    def sample(self, sizes: Sizes, generator: torch.Generator, *, padded: bool) -> Any:
+        filled = {name: one.sample(sizes, generator, padded=padded) for name, one in self.parts.items()}
+        return filled if self.as_dict else list(filled.values())
+
+
+@dataclasses.dataclass(frozen=True)
 class Spec:
-    """One model of the zoo.
+    """One model of a benchmark.
 
     Attributes:
         inputs: by parameter name.
@@ -81,14 +110,16 @@ class Spec:
         unseen: the sizes it is checked at.
         fixed: arguments that are no tensors.
         limits: the largest size of a dimension, where the model has one.
+        steps: the number a dimension is a multiple of, where the model takes no other size.
     """
 
     build: Callable[[], nn.Module]
-    inputs: Mapping[str, Input | Cache]
+    inputs: Mapping[str, Input | Cache | Several]
     example: Sizes
     unseen: tuple[Sizes, ...]
     fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     limits: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    steps: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     def arguments(self, sizes: Sizes, seed: int, *, padded: bool = False) -> dict[str, Any]:
         generator = torch.Generator().manual_seed(seed)
@@ -99,7 +130,7 @@ class Spec:
         """Every tensor by its dotted name."""
         found: dict[str, Input] = {}
         for name, given in self.inputs.items():
-            parts = given.tensors if isinstance(given, Cache) else {"": given}
+            parts = {"": given} if isinstance(given, Input) else given.tensors
             found |= {f"{name}.{part}".rstrip("."): one for part, one in parts.items()}
         return found
 

@@ -17,38 +17,42 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnxruntime
 import torch
-from spec import Cache, Input, Spec, declare_torchvision_operators
-
-LIMIT = 120  # seconds for an export; a signal ends the process then
-RELATIVE, ABSOLUTE = 1e-3, 1e-4  # the second of the largest number of the output
+from spec import Cache, Input, Several, Spec
 
 
-def main(exporter: str, name: str) -> None:
+@dataclasses.dataclass(frozen=True)
+class Tolerance:
+    """How far a number may be off: `relative` of itself and `absolute` of the largest number of the output."""
+
+    absolute: float
+    relative: float = 1e-3
+
+
+def measure(exporter: str, find: Callable[[str], Spec], name: str, *, limit: int, tolerance: Tolerance) -> None:
+    """Export and check one model, and print the result. A signal ends the process when the export takes too long."""
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
-    declare_torchvision_operators()
-    from models import find
-
-    spec = find(name)
-    model = spec.model()
     with tempfile.TemporaryDirectory() as folder, _stdout_to_stderr():
+        spec = find(name)
+        model = spec.model()
         target = Path(folder) / "model.onnx"
-        signal.alarm(LIMIT)
+        signal.alarm(limit)
         started = time.perf_counter()
         result = _export(exporter, spec, model, target)
         result["seconds"] = round(time.perf_counter() - started, 1)
         signal.alarm(0)
+        result["peak_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
         if result["outcome"] == "exported":
+            # built anew: the exported one may keep what the capture left on it
             with torch.no_grad():
-                result |= _check(spec, model, target)
-    result["peak_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+                result |= _check(spec, spec.model(), target, tolerance)
     print(json.dumps(result))
 
 
@@ -64,9 +68,10 @@ def _export(exporter: str, spec: Spec, model: torch.nn.Module, target: Path) -> 
     try:
         return (_torchport if exporter == "torchport" else _torch)(spec, model, arguments, target)
     except Exception as error:
-        refused = any(c.__name__ == "RefusedError" for c in type(error).__mro__)
+        refused = any(c.__name__ == "TorchportError" for c in type(error).__mro__)
         if os.environ.get("ZOO_DEBUG"):
             raise
+        print(type(error).__name__, error, *getattr(error, "attempts", ()), sep="\n", file=sys.stderr)
         return {"outcome": "refused" if refused else "failed", "reason": _reason(error)}
 
 
@@ -75,6 +80,7 @@ def _torchport(spec: Spec, model: torch.nn.Module, arguments: dict[str, Any], ta
 
     names = {d for one in spec.tensors.values() for d in one.dynamic.values()}
     dims = {d: torch.export.Dim(d, max=spec.limits.get(d)) for d in names}
+    dims |= {d: step * dims[d] for d, step in spec.steps.items()}
     axes = {n: {a: dims[d] for a, d in one.dynamic.items()} for n, one in spec.tensors.items() if one.dynamic}
     says = (lambda text: print(text, file=sys.stderr)) if os.environ.get("ZOO_DEBUG") else None
     exported = torchport.export(model, kwargs=arguments, output=target, dynamic=axes, progress=says)
@@ -102,15 +108,18 @@ class Bound(torch.nn.Module):
 
 
 def _torch(spec: Spec, model: torch.nn.Module, arguments: dict[str, Any], target: Path) -> dict[str, Any]:
-    from transformers.exporters.exporter_dynamo import register_pytree_node
-
     shapes: list[Any] = []
     for name, given in spec.inputs.items():
         if isinstance(given, Cache):
+            from transformers.exporters.exporter_dynamo import register_pytree_node
+
             register_pytree_node(type(arguments[name]))
-            shapes.append([_axes(one) for one in given.tensors.values()])
-        else:
+        if isinstance(given, Input):
             shapes.append(_axes(given))
+        elif isinstance(given, Several) and given.as_dict:
+            shapes.append({part: _axes(one) for part, one in given.tensors.items()})
+        else:
+            shapes.append([_axes(one) for one in given.tensors.values()])
     bound, given_ones = Bound(model, spec).eval(), tuple(arguments[name] for name in spec.inputs)
     torch.onnx.export(bound, given_ones, target, dynamo=True, dynamic_shapes=(tuple(shapes),), verbose=False)
     return {"outcome": "exported"}
@@ -123,20 +132,31 @@ def _reason(error: BaseException) -> str:
         error = error.__cause__
     lines = [line.strip() for line in (where or str(error)).splitlines() if line.strip()]
     text = " / ".join(lines[:4] if where else lines[:1]) or type(error).__name__
-    return re.sub(r"\S*/site-packages/", "", text)[:600]
+    return re.sub(r"[^\s(]*/(site-packages|benchmarks|src)/", "", text)[:600]
 
 
-def _check(spec: Spec, model: torch.nn.Module, target: Path) -> dict[str, Any]:
-    session = onnxruntime.InferenceSession(str(target), providers=["CPUExecutionProvider"])
+def _check(spec: Spec, model: torch.nn.Module, target: Path, tolerance: Tolerance) -> dict[str, Any]:
+    try:
+        session = onnxruntime.InferenceSession(str(target), providers=["CPUExecutionProvider"])
+    except Exception as error:  # noqa: BLE001 - onnxruntime's errors have no common class
+        return {"outcome": "engine fails", "reason": f"loading: {_reason(error)[:300]}"}
     for seed, sizes in enumerate((spec.example, *spec.unseen), start=1):
         for padded in (False, True) if any(one.ones for one in spec.tensors.values()) else (False,):
             answer = model(**spec.arguments(sizes, seed, padded=padded), **spec.fixed)
             # made again, as the model writes to a cache
-            problem = _differs(session, spec.arguments(sizes, seed, padded=padded), answer)
+            given = spec.arguments(sizes, seed, padded=padded)
+            shown = " ".join(f"{k}={v}" for k, v in sizes.items()) + (" padded" if padded else "")
+            try:
+                problem = _differs(session, given, answer, tolerance)
+            except EngineFailsError as error:
+                return {"outcome": "engine fails", "reason": f"{shown}: {error}"}
             if problem:
-                shown = " ".join(f"{k}={v}" for k, v in sizes.items()) + (" padded" if padded else "")
                 return {"outcome": "wrong", "reason": f"{shown}: {problem}"}
     return {"outcome": "right", "nodes": len(_graph_size(target))}
+
+
+class EngineFailsError(Exception):
+    """onnxruntime raised where PyTorch answered."""
 
 
 def _graph_size(target: Path) -> Any:
@@ -145,26 +165,28 @@ def _graph_size(target: Path) -> Any:
     return onnx.load(target, load_external_data=False).graph.node
 
 
-def _differs(session: onnxruntime.InferenceSession, arguments: dict[str, Any], answer: Any) -> str:
+def _differs(
+    session: onnxruntime.InferenceSession, arguments: dict[str, Any], answer: Any, tolerance: Tolerance
+) -> str:
     tensors = list(leaves(arguments))
     inputs = session.get_inputs()
     if len(inputs) != len(tensors):
         return f"the ONNX model has {len(inputs)} inputs, the PyTorch model {len(tensors)}"
     by_name = all(i.name in arguments for i in inputs)
     given = [arguments[i.name] for i in inputs] if by_name else tensors
-    feeds = {i.name: tensor.numpy() for i, tensor in zip(inputs, given, strict=True)}
-    wanted = [tensor.numpy() for tensor in leaves(answer)]
+    feeds = {i.name: tensor.detach().numpy() for i, tensor in zip(inputs, given, strict=True)}
+    wanted = [tensor.detach().numpy() for tensor in leaves(answer)]
     try:
         got = session.run(None, feeds)
-    except Exception as error:  # noqa: BLE001 - onnxruntime's errors have no common class
-        return f"onnxruntime: {str(error).splitlines()[0][:300]}"
+    except Exception as error:
+        raise EngineFailsError(str(error).splitlines()[0][:300]) from error
     if len(got) != len(wanted):
         return f"{len(got)} outputs instead of {len(wanted)}"
-    problems = (_compare(a, b) for a, b in zip(got, wanted, strict=True))
+    problems = (_compare(a, b, tolerance) for a, b in zip(got, wanted, strict=True))
     return next((f"output {i}: {p}" for i, p in enumerate(problems) if p), "")
 
 
-def _compare(got: Any, want: Any) -> str:
+def _compare(got: Any, want: Any, tolerance: Tolerance) -> str:
     if got.shape != want.shape:
         return f"shape {got.shape} instead of {want.shape}"
     if want.dtype.kind not in "fc":
@@ -174,7 +196,7 @@ def _compare(got: Any, want: Any) -> str:
     both = np.where(np.isfinite(want), want, 0).astype(np.float64)
     error = np.abs(np.where(np.isfinite(got), got, 0) - both)
     largest = np.abs(both).max(initial=0.0)
-    over = error > RELATIVE * np.abs(both) + ABSOLUTE * largest + 1e-6
+    over = error > tolerance.relative * np.abs(both) + tolerance.absolute * largest + 1e-6
     return f"off by {error.max():.1e} where the largest number is {largest:.1e}" if over.any() else ""
 
 
@@ -194,7 +216,3 @@ def leaves(value: Any) -> Iterator[torch.Tensor]:
     elif hasattr(value, "layers"):  # a cache
         for layer in value.layers:
             yield from (layer.keys, layer.values)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2])
