@@ -105,6 +105,10 @@ class Reference:
         self.output_names: list[str] = []
         self.complex_outputs: list[str] = []
 
+    def restore(self) -> None:
+        """Put the model back into the state it was opened in: a capture may leave caches behind."""
+        self._snapshot.restore()
+
     def __call__(self, arrays: Sequence[Array]) -> list[Array]:
         # Copies, because a model may write to its inputs.
         tensors = [to_torch(np.array(a)).to(d) for a, d in zip(arrays, self._devices, strict=True)]

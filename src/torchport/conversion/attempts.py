@@ -22,7 +22,15 @@ from torchport.engines import custom_operators
 from torchport.engines.protocol import Prepared, Workaround
 from torchport.engines.registry import find_engine
 from torchport.engines.session import Session, open_session
-from torchport.errors import CaptureError, EngineError, OpsetError, ProofError, RefusedError, TorchportError
+from torchport.errors import (
+    CaptureError,
+    EngineError,
+    FixedDimensionError,
+    OpsetError,
+    ProofError,
+    RefusedError,
+    TorchportError,
+)
 from torchport.irtools import metadata
 from torchport.irtools.metadata import find_origin
 from torchport.irtools.types import tensor_infos
@@ -35,6 +43,7 @@ from torchport.verification.equivalence import candidate
 from torchport.verification.values import example_sizes
 
 _OLD_ROUTES = ("script", "trace")  # that an old exporter is wrong says less than that the opset is too low
+_BY_SIZES = ("export", "rewrite")  # routes whose capture depends on the example's sizes alone
 BRANCH_ROUNDS = 6  # further random values for a trace that may have frozen a branch
 
 
@@ -55,6 +64,17 @@ class Tried:
     problem: str
     repairs: tuple[str, ...] = ()
     workarounds: tuple[Workaround, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Trial:
+    """A captured model and its proof, before it is judged. `problem` says why the engine refuses it."""
+
+    captured: Captured
+    prepared: Prepared
+    session: Session | None
+    proof: Proof
+    problem: str = ""
 
 
 class Attempts:
@@ -130,30 +150,70 @@ class Attempts:
             raise CaptureError(what, next_step="--debug shows where") from error
 
     def _try_route(self, route: str) -> Tried:
-        captured = load(route)(self.request)
+        """Capture and prove; where the capture holds at the example's sizes only, capture again at others."""
+        refusal: RefusedError | None = None
+        best: _Trial | None = None
+        for request in self._requests(route):
+            self.source.reference.restore()
+            try:
+                trial = self._trial(route, request)
+            except RefusedError as error:
+                refusal = refusal or error
+                if best is None and not isinstance(refusal, FixedDimensionError):
+                    raise
+                continue
+            if not self._fails_elsewhere(trial.proof):
+                best = trial
+                break
+            best = best or trial
+        if best is None:
+            assert refusal is not None  # there is at least one request
+            raise refusal
+        return self._judged(route, best)
+
+    def _requests(self, route: str) -> Iterator[Request]:
+        """The capture's request with the example, then with other sizes: those of the example may be special."""
+        yield self.request
+        if route in _BY_SIZES and self.request.program is None:
+            for tensors in self.source.tensors_at_other_sizes():
+                self.options.say(f"route {route}: capturing at other sizes")
+                yield dataclasses.replace(self.request, tensors=tensors)
+
+    def _fails_elsewhere(self, proof: Proof) -> bool:
+        """Check that a proof fails, and only at other sizes than the example's."""
+        example = example_sizes(self.source.inputs)
+        return bool(proof.failures) and all(
+            any(c.sizes.get(n) != s for n, s in example.items()) for c in proof.failures
+        )
+
+    def _trial(self, route: str, request: Request) -> _Trial:
+        captured = load(route)(request)
         with silence(verbose=self.options.verbose):
             prepared = self._prepare(self._finish(captured))
-            model, findings = prepared.model, prepared.findings
             try:
-                session = open_session(model, self.options.engine, libraries=self.libraries)
+                session = open_session(prepared.model, self.options.engine, libraries=self.libraries)
             except EngineError as error:
                 self.errors.append(error)
-                self._name_outputs(model)
-                problem = error.what + _origin_of(error.node, model)
-                proof = Proof((), (Finding(problem),), self.options.engine)
-                return Tried(route, model, proof, tuple(findings), problem, captured.repairs, prepared.workarounds)
-        findings += [Finding(f"{name} has no kernel: PyTorch ran it for the proof") for name in session.in_python]
+                problem = error.what + _origin_of(error.node, prepared.model)
+                return _Trial(captured, prepared, None, Proof((), (Finding(problem),), self.options.engine), problem)
         process.release()
         self.challenges += captured.challenges
-        proof = self._bounded(route, session, self._prove(route, session, captured))
+        return _Trial(captured, prepared, session, self._prove(route, session, captured))
+
+    def _judged(self, route: str, trial: _Trial) -> Tried:
+        captured, model, session = trial.captured, trial.prepared.model, trial.session
+        findings, proof, problem = trial.prepared.findings, trial.proof, trial.problem
+        if session is not None:
+            findings += [Finding(f"{name} has no kernel: PyTorch ran it for the proof") for name in session.in_python]
+            proof = self._bounded(route, session, proof)
         self._name_outputs(model)
-        problem = self._problem(proof, model, captured)
-        findings += captured.suspects if problem else _harmless(captured)
-        far = [c.line for c in captured.challenges if not c.sizes]
-        findings += [
-            Finding("not tried the other way, as that needs very large inputs: the condition", at) for at in far
-        ]
-        return Tried(route, model, proof, tuple(findings), problem, captured.repairs, prepared.workarounds)
+        if session is not None:
+            problem = self._problem(proof, model, captured)
+            findings += captured.suspects if problem else _harmless(captured)
+            far = [c.line for c in captured.challenges if not c.sizes]
+            untried = "the condition was not tried the other way, which needs very large inputs"
+            findings += [Finding(untried, line) for line in far]
+        return Tried(route, model, proof, tuple(findings), problem, captured.repairs, trial.prepared.workarounds)
 
     def _prepare(self, model: ir.Model) -> Prepared:
         """Return the model that is proven and saved: with the target's workarounds, or as it is."""

@@ -77,6 +77,11 @@ class TorchModel:
             return tuple(to_torch(a.copy()).to(t.device) for a, t in zip(arrays, self.call.tensors, strict=True))
         return tuple(t.detach().clone() for t in self.call.tensors)
 
+    def tensors_at_other_sizes(self) -> Iterator[tuple[torch.Tensor, ...]]:
+        """Return inputs to capture with whose dynamic dimensions all have other sizes than the example's."""
+        for arrays in self.verifier.at_other_sizes():
+            yield tuple(to_torch(a.copy()).to(t.device) for a, t in zip(arrays, self.call.tensors, strict=True))
+
 
 @contextlib.contextmanager
 def opened(

@@ -196,6 +196,16 @@ class Verifier:
             tuple(cases), tuple(self._findings()), self._engine, self._called, self._requested.shown(self._output_names)
         )
 
+    def at_other_sizes(self) -> Iterator[list[Array]]:
+        """Inputs that PyTorch accepts, with every dimension that can vary at another size than the example's."""
+        example = example_sizes(self._inputs)
+        moved = {d.name: [s for s in d.accepted if s > 1 and s != example[d.name]] for d in self.dimensions}
+        for choose in (max, min):
+            sizes = {name: choose(accepted) for name, accepted in moved.items() if accepted}
+            spec = self._at(example, sizes, "capture", 7)
+            if sizes and self._affordable(spec.sizes) and not isinstance(self._output(spec), Refusal):
+                yield self._arrays(spec)
+
     def run_at(self, candidate: Candidate, sizes: Mapping[str, int]) -> Case:
         """Run one more case, at sizes that the search for a bound needs."""
         spec = self._at(example_sizes(self._inputs), sizes, "bound", 8)
