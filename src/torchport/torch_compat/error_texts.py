@@ -27,6 +27,7 @@ class ErrorText:
 
 
 _VALUES = "the repair 'functions that look at values by ones that do not'"
+_SIZES = "the repair 'sizes kept symbolic through int(), math and tensors'"
 _REWRITE = "rewriting the line as control flow"
 
 # Read in torch 2.13.0; the same in 2.14.1 and 2.15.0, but for those with `until`.
@@ -51,6 +52,9 @@ TEXTS: dict[str, ErrorText] = {
     "packed object": ErrorText(r"__obj_flatten__", "the repair 'quantized layers unpacked'"),
     "quantized tensor": ErrorText(r"QuantizedMeta", "the repair 'quantized layers unpacked'"),
     "symbolic place": ErrorText(r"got SymInt", "the repair 'writing at a place a tensor or a size says'"),
+    "size in divmod": ErrorText(r"for divmod\(\): 'SymInt'", _SIZES),
+    "size as array": ErrorText(r"numpy\(\) is not supported for tensor subclasses", _SIZES),
+    "size as key": ErrorText(r"unhashable type: non-nested SymInt", _SIZES),
     "equal": ErrorText(r"aten\.equal", _VALUES),
     "allclose": ErrorText(r"aten\.allclose", _VALUES),
     "ctc_loss": ErrorText(r"aten\._ctc_loss", _VALUES),

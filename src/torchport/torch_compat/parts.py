@@ -157,6 +157,7 @@ PARTS: dict[str, Part] = {
     ),
     # functions that repairs replace
     "Module._apply": Part("torch.nn:Module._apply", "the capture of layers that are cast in forward", ("self", "fn")),
+    "SymInt.__hash__": Part("torch:SymInt.__hash__", "the capture of sizes as keys of a dict or cache", ("self",)),
     "_set_grad_enabled": Part("torch._C:_set_grad_enabled", "the capture of no_grad beside a branch"),
     "_detect_is_causal_mask": Part(
         "torch.nn.modules.transformer:_detect_is_causal_mask",

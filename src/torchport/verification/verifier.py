@@ -422,15 +422,21 @@ class Verifier:
             steps = [nudge_of(a.dtype.name, self._precision) for a in arrays if a.dtype.kind not in "biu"]
             moved = f"when the input moves by {max(steps, default=0.0):.0e}".replace("e-0", "e-")
             return case("ill-conditioned", checks, f"{self._called}'s own answer moves as much {moved}")
-        if spec.values not in ("example", "kept", "resampled") and self._has_integers and self._lost(output):
-            return case("outside", note=f"{self._called} gives no number (NaN) for the whole numbers drawn here")
+        if spec.values not in ("example", "resampled") and self._lost(output, outputs):
+            return case("outside", note=f"{self._called} gives no number (NaN) for the values drawn here")
         return case("fail", checks, f"{wrong[0].name}: {wrong[0].problem}")
 
-    def _lost(self, output: list[Array]) -> bool:
-        """Check that PyTorch gives NaN where it did not for the example: a box without inside, a mean of nothing."""
+    def _lost(self, output: list[Array], outputs: list[Array]) -> bool:
+        """Check that PyTorch gives NaN where it gave none for the example, and that all other numbers agree.
+
+        The values are outside the model's domain then: a box without inside, a mean of nothing, a singular matrix.
+        """
         example = self._output(self._first)
         assert not isinstance(example, Refusal)
-        return _has_nan(output) and not _has_nan(example)
+        if not _has_nan(output) or _has_nan(example):
+            return False
+        known = [_without_nan(r, c) for r, c in zip(output, outputs, strict=True)]
+        return all(check.ok for check in self._compare([r for r, _ in known], [c for _, c in known]))
 
     def _compare(self, reference: Sequence[Array], candidate: Sequence[Array]) -> list[OutputCheck]:
         names = self._output_names or [str(i) for i in range(len(reference))]
@@ -475,3 +481,11 @@ class Verifier:
 
 def _has_nan(arrays: Sequence[Array]) -> bool:
     return any(a.dtype.kind == "f" and bool(np.isnan(a).any()) for a in arrays)
+
+
+def _without_nan(reference: Array, candidate: Array) -> tuple[Array, Array]:
+    """Both arrays without the places at which the reference has no number."""
+    if reference.dtype.kind != "f" or reference.shape != candidate.shape:
+        return reference, candidate
+    known = ~np.isnan(reference)
+    return reference[known], candidate[known]

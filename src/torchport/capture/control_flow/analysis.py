@@ -173,6 +173,7 @@ _CALLS = {
     "getattr": "getattr_",
     "str": "str_",
     "round": "round_",
+    "divmod": "divmod_",
 }
 _OF_MATH = {"sqrt": "sqrt_", "floor": "floor_", "ceil": "ceil_", "trunc": "trunc_"}
 
@@ -184,6 +185,8 @@ SIGNS: dict[type[ast.cmpop], str] = {
     ast.GtE: ">=",
     ast.Eq: "==",
     ast.NotEq: "!=",
+    ast.In: "in",
+    ast.NotIn: "not in",
 }
 
 
@@ -267,7 +270,8 @@ def _is_expression_site(node: ast.AST) -> bool:
     if isinstance(node, ast.UnaryOp):
         return isinstance(node.op, ast.Not)
     if isinstance(node, ast.Compare):
-        return len(node.ops) > 1 and all(type(op) in SIGNS for op in node.ops)
+        members = isinstance(node.ops[0], (ast.In, ast.NotIn))
+        return (len(node.ops) > 1 or members) and all(type(op) in SIGNS for op in node.ops)
     if isinstance(node, ast.Subscript):
         picks = not isinstance(node.slice, (ast.Constant, ast.Slice, ast.Tuple))
         return isinstance(node.ctx, ast.Load) and (picks or has_slices(node))

@@ -234,7 +234,18 @@ _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     ">=": operator.ge,
     "==": operator.eq,
     "!=": operator.ne,
+    "in": lambda value, holder: _is_member(value, holder),
+    "not in": lambda value, holder: not_(_is_member(value, holder)),
 }
+
+
+def _is_member(value: Any, holder: Any) -> Any:
+    """``value in holder``; a number that only the running model knows is compared with each item."""
+    known = not isinstance(value, (torch.Tensor, torch.SymInt, torch.SymFloat))
+    if known or not isinstance(holder, (tuple, list, range, set, frozenset)) or not len(holder):
+        return value in holder
+    first, *rest = holder
+    return or_(value == first, *(functools.partial(operator.eq, value, item) for item in rest))
 
 
 def compare(first: Any, *pairs: Any) -> Any:

@@ -49,6 +49,10 @@ def item_(value: Any) -> Any:
     return value.reshape(()) if value.dtype is torch.bool else value.item()
 
 
+def divmod_(value: Any, divisor: Any) -> tuple[Any, Any]:
+    return value // divisor, value % divisor
+
+
 def len_(value: Any) -> Any:
     """`len(value)`, without fixing a size."""
     if isinstance(value, torch.Tensor):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import math
 import operator
 import sys
@@ -18,6 +19,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from torchport.capture.repairs.repair import capture_repair
 from torchport.errors import FixedDimensionError
 from torchport.torch_compat.error_texts import says
+from torchport.torch_compat.parts import patched
 from torchport.torch_compat.tracing import tree_map
 
 # Sizes that go through a tensor of one number: `torch.div(n, 2, rounding_mode="floor")`, `torch.tensor(n).sqrt()`.
@@ -105,9 +107,12 @@ def _same(number: Any, *others: Any) -> Any:
     return number
 
 
-_NUMBERS = ("item", "tolist", "__int__", "__index__", "__float__", "__bool__")
+_NUMBERS = ("item", "tolist", "numpy", "__int__", "__index__", "__float__", "__bool__")
 _RULES: dict[str, Callable[..., Any]] = {
-    **dict.fromkeys(("tensor", "as_tensor", "scalar_tensor", "clone", "detach", "to", "type", "item", "tolist"), _same),
+    **dict.fromkeys(
+        ("tensor", "as_tensor", "scalar_tensor", "clone", "detach", "to", "cpu", "type", "item", "tolist", "numpy"),
+        _same,
+    ),
     **dict.fromkeys(("__int__", "__index__", "long", "int", "trunc", "fix"), _whole),
     **dict.fromkeys(("__float__", "float", "double"), torch.sym_float),
     **dict.fromkeys(("div", "divide", "true_divide", "__truediv__"), _divide),
@@ -145,15 +150,26 @@ def _rule(name: str) -> Callable[..., Any] | None:
 # Python insists that `int` gives an int, so torch.export has to settle the size there, and the dimension is fixed to
 # the example's; and what comes out of a tensor is a value to it, on which no size may depend. While this repair holds,
 #
-# - the modules of the model's own packages see names of ours: an `int` and a `float` that leave a symbolic size
-#   symbolic and are Python's for anything else, and a `math` whose functions do the same;
+# - the modules that a model may run through, all that are loaded but Python's own, torch's and ours, see names of ours:
+#   an `int` and a `float` that leave a symbolic size symbolic and are Python's for anything else, and a `math` whose
+#   functions do the same;
+# - a symbolic size can be a key of a dict or of a cache;
 # - a tensor that was made of sizes remembers what it stands for, see `SizedTensors`.
 
-_NOT_THE_MODELS = {"torch", "torchport", "builtins", *sys.stdlib_module_names}
+_NOT_THE_MODELS = {
+    *sys.stdlib_module_names,
+    *("torch", "functorch", "torchgen", "triton", "sympy", "mpmath", "networkx", "jinja2", "fsspec", "filelock"),
+    *("torchport", "numpy", "ml_dtypes", "onnx", "onnx_ir", "onnxscript", "onnxruntime", "google", "safetensors"),
+    *("typing_extensions", "click", "rich", "yaml", "packaging", "setuptools", "pkg_resources", "_distutils_hack"),
+    *("pytest", "_pytest", "pluggy", "hypothesis", "xdist", "execnet"),
+}
+_captures = itertools.count()
 
 
 def _needs_symbolic_sizes(error: Exception) -> bool:
-    return isinstance(error, FixedDimensionError) or says(error, "data-dependent")
+    return isinstance(error, FixedDimensionError) or says(
+        error, "data-dependent", "size in divmod", "size as array", "size as key"
+    )
 
 
 @capture_repair("sizes kept symbolic through int(), math and tensors", after=_needs_symbolic_sizes)
@@ -161,18 +177,23 @@ def _needs_symbolic_sizes(error: Exception) -> bool:
 def symbolic_sizes(target: Any) -> Iterator[bool]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(SizedTensors())
-        for names in _namespaces(target):
+        stack.enter_context(patched("SymInt.__hash__", _by_expression))
+        for names in _namespaces():
             stack.enter_context(_shadowed(names))
         yield True
 
 
-def _namespaces(target: Any) -> list[dict[str, Any]]:
-    """The global names of every loaded module of the packages that the model's classes come from."""
-    parts = target.modules() if isinstance(target, torch.nn.Module) else [target]
-    kinds = [base for part in parts for base in type(part).__mro__]
-    owners = {str(getattr(kind, "__module__", "")).partition(".")[0] for kind in [*kinds, target]} - _NOT_THE_MODELS
+def _by_expression(original: Callable[[torch.SymInt], int]) -> Callable[[torch.SymInt], int]:
+    """A hash for symbolic sizes. Those of two captures differ, so that a cache gives none of another capture's."""
+    capture = next(_captures)
+    return lambda size: hash((capture, str(size)))
+
+
+def _namespaces() -> list[dict[str, Any]]:
+    """The global names of every loaded module that a model may run through."""
     # a copy of the table: a module may be imported meanwhile
-    return [vars(m) for name, m in list(sys.modules.items()) if m is not None and name.partition(".")[0] in owners]
+    loaded = [(name.partition(".")[0], module) for name, module in list(sys.modules.items())]
+    return [vars(m) for owner, m in loaded if isinstance(m, types.ModuleType) and owner not in _NOT_THE_MODELS]
 
 
 @contextlib.contextmanager
@@ -252,7 +273,18 @@ def _extreme(own: Callable[..., Any], symbolic: Callable[..., Any]) -> Callable[
     return choose
 
 
-_BUILTINS = {"int": _Int, "float": _Float, "min": _extreme(min, torch.sym_min), "max": _extreme(max, torch.sym_max)}
+def _divmod(value: Any, divisor: Any) -> tuple[Any, Any]:
+    symbolic = isinstance(value, _SYMBOLIC) or isinstance(divisor, _SYMBOLIC)
+    return (value // divisor, value % divisor) if symbolic else divmod(value, divisor)
+
+
+_BUILTINS: dict[str, Any] = {
+    "int": _Int,
+    "float": _Float,
+    "divmod": _divmod,
+    "min": _extreme(min, torch.sym_min),
+    "max": _extreme(max, torch.sym_max),
+}
 _FUNCTION_KINDS = (types.BuiltinFunctionType,)
 _MATH: dict[Any, Callable[..., Any]] = {
     math.sqrt: _either(math.sqrt, torch.sym_sqrt),
