@@ -226,3 +226,16 @@ def test_a_costly_model_that_is_random_is_found_out() -> None:
     exam = verifier(lambda arrays: [arrays[0] + rng.standard_normal(arrays[0].shape).astype(np.float32)], seconds=6.0)
     with pytest.raises(RandomModelError, match="differently each time"):
         exam.check_repeatable()
+
+
+@pytest.mark.parametrize(("off", "verdict"), [(0.02, "ill-conditioned"), (0.2, "fail")])
+def test_errors_as_large_as_the_references_own_rounding_are_ill_conditioned(off: float, verdict: str) -> None:
+    def rounded(arrays: Sequence[Array]) -> list[Array]:
+        return [arrays[0] * np.float32(2.02)]  # as if float32 lost a hundredth
+
+    def precise(arrays: Sequence[Array]) -> list[Array]:
+        return [arrays[0].astype(np.float64) * 2]
+
+    exam = verifier(rounded, ProofInput("x", X, {}), precise=precise)
+    proof = exam.verify(candidate(lambda x: x * np.float32(2.02 - off)))
+    assert {c.verdict for c in proof.cases if c.label != "zeros"} == {verdict}

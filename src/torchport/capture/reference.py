@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import random
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -14,6 +15,7 @@ import torch
 from torchport.capture.structure import Call, output_tensors
 from torchport.tensors import Array, as_pairs, to_numpy, to_torch
 
+_LARGEST_COPY = 1 << 29  # bytes of weights
 Mode = Literal["eval", "train", "keep"]
 MODES: tuple[Mode, ...] = ("eval", "train", "keep")
 
@@ -108,6 +110,22 @@ class Reference:
     def restore(self) -> None:
         """Put the model back into the state it was opened in: a capture may leave caches behind."""
         self._snapshot.restore()
+
+    def in_float64(self, arrays: Sequence[Array]) -> list[Array]:
+        """Run a copy of the model in float64, to see how far off its own float32 is.
+
+        Raises:
+            MemoryError: the model is too large to be copied for that.
+        """
+        call = copy.copy(self._call)
+        if isinstance(call.target, torch.nn.Module):
+            if sum(p.nbytes for p in call.target.parameters()) > _LARGEST_COPY:
+                raise MemoryError("the model is too large to be run in float64")
+            call.target = copy.deepcopy(call.target).double()
+        tensors = [to_torch(np.array(a)).to(d) for a, d in zip(arrays, self._devices, strict=True)]
+        with torch.no_grad():
+            _, outputs = output_tensors(call(*(t.double() if t.is_floating_point() else t for t in tensors)))
+        return [as_pairs(to_numpy(o)) for o in outputs]
 
     def __call__(self, arrays: Sequence[Array]) -> list[Array]:
         # Copies, because a model may write to its inputs.

@@ -131,6 +131,7 @@ def opened(
             examples=[[to_numpy(t) for t in c.tensors] for c in examples],
             engine=engine,
             seconds=seconds,
+            precise=reference.in_float64,
             requested=_requested(options, output_names),
         )
         _check_example(verifier, inputs, allow_random=allow_random)

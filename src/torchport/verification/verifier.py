@@ -93,6 +93,7 @@ class Verifier:
         examples: further sets of input arrays to try as they are.
         engine: name of the engine that runs the candidates.
         seconds: the time the reference took for the example.
+        precise: the reference in float64, to see how far off its own rounding is.
         called: the name of the reference in the proof.
     """
 
@@ -108,9 +109,11 @@ class Verifier:
         examples: Sequence[Sequence[Array]] = (),
         engine: str = DEFAULT,
         seconds: float = 0.0,
+        precise: Run | None = None,
         called: str = "PyTorch",
     ) -> None:
         self._reference = reference
+        self._precise = precise
         self._called = called
         self._inputs = with_relations(inputs)
         self._output_names = tuple(output_names)
@@ -386,9 +389,9 @@ class Verifier:
             self._outputs[repr(spec)] = output
         return output
 
-    def _run(self, arrays: Sequence[Array]) -> list[Array] | Refusal:
+    def _run(self, arrays: Sequence[Array], how: Run | None = None) -> list[Array] | Refusal:
         try:
-            return self._reference(arrays)
+            return (how or self._reference)(arrays)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the model raises, it is its way to refuse
             lines = str(error).strip().splitlines()
             return Refusal(f"{type(error).__name__}: {lines[0] if lines else ''}")
@@ -448,12 +451,13 @@ class Verifier:
     def _ill_conditioned(
         self, arrays: list[Array], output: list[Array], outputs: list[Array], checks: Sequence[OutputCheck]
     ) -> bool:
-        """Check that every number that is off moves about as far in PyTorch itself under one of a few nudges.
+        """Check that every number that is off moves about as far in PyTorch itself, under a nudge or in float64.
 
         A whole number has no small differences: each that is off, an index among equal values, say, must have changed.
         """
         nudges = [self._run([nudged(a, seed, self._precision) for a in arrays]) for seed in range(_NUDGES)]
-        moved = [n for n in nudges if not isinstance(n, Refusal) and [a.shape for a in n] == [a.shape for a in output]]
+        runs = [*nudges, self._run(arrays, self._precise)] if self._precise is not None else nudges
+        moved = [n for n in runs if not isinstance(n, Refusal) and [a.shape for a in n] == [a.shape for a in output]]
         if not moved:
             return False
         return all(
