@@ -40,5 +40,5 @@ def test_a_mistyped_name_gets_the_close_ones(model):
 
 
 def test_a_name_inside_a_branch_is_said_to_be_there(model):
-    with pytest.raises(InputError, match="'p' is inside the body of node"):
+    with pytest.raises(InputError, match="'p' is inside the body of the If that makes 'y'"):
         Names(model).value("p")

@@ -17,6 +17,7 @@ from torchport.editing.extract import cut
 from torchport.engines.registry import faults_of
 from torchport.engines.session import open_session
 from torchport.irtools.metadata import origin_of
+from torchport.irtools.names import name_of
 from torchport.irtools.traversal import used_values
 from torchport.numerics.check import QuickCheck, quick_check
 from torchport.numerics.tolerance import Tolerance
@@ -148,7 +149,7 @@ def _layer(value: ir.Value, pair: Pair | None, good: bool, propagated: bool, int
     domain = f"{node.domain}::" if node.domain else ""
     return Layer(
         str(value.name),
-        str(node.name),
+        name_of(node),
         domain + node.op_type,
         origin_of(node),
         pair.partner if pair else "",

@@ -25,6 +25,7 @@ from torchport.errors import InputError, SaveError
 from torchport.files import onnx_files
 from torchport.inputs.samples import save_sample
 from torchport.irtools.metadata import origin_of
+from torchport.irtools.names import name_of, where
 from torchport.irtools.node_reader import is_constant
 from torchport.irtools.traversal import used_values
 from torchport.numerics.check import QuickCheck, quick_check
@@ -156,8 +157,8 @@ def _with_states(layers: tuple[Layer, ...], before: Region, after: Region) -> tu
     """The layers, now that it is known which nodes of a region make no error."""
     if len(after.nodes) > 1:
         return layers
-    first = str(after.nodes[0].name)
-    order = [str(n.name) for n in before.nodes]
+    first = name_of(after.nodes[0])
+    order = [name_of(n) for n in before.nodes]
     place = order.index(first)
     states: dict[str, State] = {first: "introduced"}
     states.update((name, "propagated") for name in order[place + 1 :])
@@ -205,10 +206,10 @@ def _divergence(
         expected = {shown: both[0]} if both is not None and len(region.nodes) == 1 else {}
         files = save_node(candidate.model, node, Path(save), given, expected)
     return Divergence(
-        str(node.name),
+        name_of(node),
         (f"{node.domain}::" if node.domain else "") + node.op_type,
         origin_of(node),
-        tuple(str(n.name) for n in region.nodes),
+        tuple(name_of(n) for n in region.nodes),
         shown,
         figures,
         inputs,
@@ -263,7 +264,7 @@ def save_node(
     """
     make_folder(folder)
     part = _node_alone(model, node)
-    name = "".join(c if c.isalnum() or c in "-_." else "_" for c in str(node.name)) or "node"
+    name = "".join(c if c.isalnum() or c in "-_." else "_" for c in name_of(node)) or "node"
     target, data = folder / f"{name}.onnx", folder / f"{name}.npz"
     known = all(v.shape is not None for v in (*part.graph.inputs, *part.graph.outputs))
     onnx_files.save(
@@ -277,4 +278,4 @@ def _node_alone(model: ir.Model, node: ir.Node) -> ir.Model:
     try:
         return cut(model, inputs_of(node), [str(v.name) for v in node.outputs if v.name])
     except InputError as error:
-        raise SaveError(f"node '{node.name}' cannot be saved alone: {error.what}") from error
+        raise SaveError(f"{where(node)} cannot be saved alone: {error.what}") from error

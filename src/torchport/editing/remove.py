@@ -9,7 +9,7 @@ from torchport.editing.retype import infer_again
 from torchport.editing.selection import Nodes, chosen_nodes, forget_unused_domains, title
 from torchport.editing.transaction import attempt, in_place, unproves
 from torchport.errors import InputError
-from torchport.irtools.names import where
+from torchport.irtools.names import name_of, where
 from torchport.irtools.traversal import graphs, subgraphs, used_values
 from torchport.irtools.types import plain
 
@@ -101,7 +101,7 @@ def _keep_output(graph: ir.Graph | ir.Function, node: ir.Node, before: ir.Value,
     name = after.name
     producer = before.producer()
     if producer is None or before.is_graph_output() or producer.graph is not graph:
-        copy = ir.node("Identity", [before], name=f"{node.name}_bypassed")
+        copy = ir.node("Identity", [before], name=f"{name_of(node)}_bypassed")
         graph.insert_before(node, copy)
         copy.outputs[0].type, copy.outputs[0].shape = before.type, before.shape
         before = copy.outputs[0]

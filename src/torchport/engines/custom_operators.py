@@ -17,6 +17,7 @@ from onnx_ir.passes.common import InlinePass
 
 from torchport.errors import EngineError
 from torchport.irtools import metadata, types
+from torchport.irtools.names import name_of
 from torchport.irtools.traversal import all_nodes
 from torchport.tensors import Array
 
@@ -128,7 +129,7 @@ def no_kernel(model: ir.Model, node: ir.Node, *, looked_in: Sequence[Path] = ())
         kernel = f"none of {', '.join(p.name for p in looked_in)} has it"
     return EngineError(
         f"nothing here runs the operator {name} (domain '{node.domain}'): {kernel}",
-        node=node.name,
+        node=name_of(node),
         next_step=f"give the library: tp.session(model, libraries=['{example}']) or --library; or import the file "
         f"that defines {name} with @tp.operator",
     )

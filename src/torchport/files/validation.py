@@ -205,9 +205,15 @@ def _refuse_twice(names: list[Any], where: str) -> None:
         raise FileError(what, where=where, next_step=BROKEN)
 
 
+def _title(node: NodeProto) -> str:
+    kind = f" ({node.op_type})" if node.op_type else ""
+    makes = next(iter(filter(None, node.output)), "")
+    return f"node '{node.name}'{kind}" if node.name else f"the {node.op_type or 'node'} that makes '{makes}'"
+
+
 def _check_node(node: NodeProto, imported: set[str], where: str) -> None:
     if not isinstance(node.op_type, str) or not node.op_type:
-        raise FileError(f"node '{node.name}' has no operator", where=where, next_step=BROKEN)
+        raise FileError(f"{_title(node)} has no operator", where=where, next_step=BROKEN)
     if _domain(node.domain) not in imported:
         raise FileError(
             f"the model does not import '{node.domain or 'ai.onnx'}', the domain of operator {node.op_type}",
@@ -215,7 +221,7 @@ def _check_node(node: NodeProto, imported: set[str], where: str) -> None:
             next_step="add the domain to the model's opset_import",
         )
     if len({attribute.name for attribute in node.attribute}) < len(node.attribute):
-        raise FileError(f"node '{node.name}' has an attribute twice", where=where, next_step=BROKEN)
+        raise FileError(f"{_title(node)} has an attribute twice", where=where, next_step=BROKEN)
 
 
 def _check_inputs(node: NodeProto, scope: _Scope, index: int, where: str) -> bool:
@@ -224,7 +230,7 @@ def _check_inputs(node: NodeProto, scope: _Scope, index: int, where: str) -> boo
         before = scope.before(name, index)
         if before is None:
             raise FileError(
-                f"node '{node.name}' ({node.op_type}) needs '{name}', which nothing makes",
+                f"{_title(node)} needs '{name}', which nothing makes",
                 where=where,
                 next_step=BROKEN,
             )

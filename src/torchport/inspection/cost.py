@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 import onnx_ir as ir
 
 from torchport.irtools.metadata import module_of
+from torchport.irtools.names import name_of
 from torchport.irtools.node_reader import attribute_or, is_constant_node
 from torchport.irtools.polynomials import Size, number, product
 from torchport.irtools.shapes import Shape, Shapes
@@ -115,7 +116,7 @@ class _Measuring:
         try:
             return multiply_adds(node, self._shapes)
         except UnknownShapeError:
-            self._unknown[node.name or node.op_type] = None
+            self._unknown[name_of(node) or node.op_type] = None
             return 0
 
     def _inside(self, node: ir.Node, times: Size) -> tuple[Size, Size]:
@@ -150,7 +151,7 @@ class _Measuring:
             limit = node.inputs[0].const_value
             if limit is not None and limit.size == 1:
                 return max(0, min(int(limit.numpy().reshape(-1)[0]), 2**40))
-        self._notes[f"{node.op_type} '{node.name}' is counted once: only a run shows how often it turns"] = None
+        self._notes[f"{node.op_type} '{name_of(node)}' is counted once: only a run shows how often it turns"] = None
         return 1
 
     def _bytes(self, value: ir.Value) -> Size:

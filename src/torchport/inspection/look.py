@@ -17,7 +17,7 @@ from torchport.errors import InputError, OptionError, close_names
 from torchport.files.onnx_files import ModelLike
 from torchport.inspection.describe import opened, reading, weight_tensor
 from torchport.irtools.metadata import module_of, origin_of
-from torchport.irtools.names import check_owned
+from torchport.irtools.names import check_owned, name_of
 from torchport.irtools.shapes import Shapes
 from torchport.irtools.traversal import all_nodes, all_values, graphs, subgraphs, used_values
 from torchport.irtools.types import dtype_name, operator_name, type_text
@@ -177,7 +177,7 @@ def _node_view(model: ir.Model, name: str | ir.Node, path: str) -> NodeView:
     one, readers, typed = found[0], _readers(nodes), _Types(model)
     origin = origin_of(one)
     return NodeView(
-        name=one.name or "",
+        name=name_of(one),
         operator=operator_name(one),
         attributes={key: _value(given) for key, given in one.attributes.items()},
         inputs=tuple(_input(value, typed) for value in one.inputs),
@@ -225,7 +225,7 @@ def _module_view(model: ir.Model, path: str, file: str) -> ModuleView:
     children = [".".join(module_of(n).split(".")[: depth + 1]) for n in inside if module_of(n) not in ("", path)]
     return ModuleView(
         path=path,
-        nodes=tuple(n.name or n.op_type for n in inside),
+        nodes=tuple(name_of(n) or n.op_type for n in inside),
         operators=dict(collections.Counter(map(operator_name, inside)).most_common()),
         inputs=tuple(_input(v, typed) for v in taken.values() if v.const_value is None),
         outputs=tuple(Neighbor(str(v.name), typed(v), readers.get(id(v), ())) for v in given),
@@ -245,7 +245,7 @@ def _readers(nodes: list[ir.Node]) -> dict[int, tuple[str, ...]]:
 
 
 def _named(node: ir.Node) -> str:
-    return f"{node.name or '(no name)'} ({operator_name(node)})"
+    return f"{name_of(node) or '(no name)'} ({operator_name(node)})"
 
 
 def _input(value: ir.Value | None, typed: _Types) -> Neighbor:

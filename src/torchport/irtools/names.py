@@ -11,9 +11,15 @@ from torchport.irtools.traversal import all_nodes, all_values, graphs, own_value
 from torchport.irtools.types import operator_name
 
 
+def name_of(node: ir.Node) -> str:
+    """Return a node's name, or for one without a name that of its first output: a node can be found by both."""
+    return node.name or next((value.name for value in node.outputs if value.name), "")
+
+
 def where(node: ir.Node) -> str:
-    """How an error names a node."""
-    return f"node '{node.name}' ({operator_name(node)})"
+    """Return how an error names a node."""
+    name = f"'{name_of(node)}'"
+    return f"node {name} ({operator_name(node)})" if node.name else f"the {operator_name(node)} that makes {name}"
 
 
 def check_owned(model: ir.Model, *given: ir.Node | ir.Value) -> None:
@@ -100,7 +106,7 @@ class Names:
         self.values: dict[str, ir.Value] = {str(v.name): v for v in (*graph.inputs, *graph.initializers.values())}
         self.nodes: dict[str, ir.Node] = {}
         for node in graph:
-            self.nodes.setdefault(str(node.name), node)
+            self.nodes.setdefault(name_of(node), node)
             self.values.update({v.name: v for v in node.outputs if v.name})
 
     def value(self, name: str) -> ir.Value:
@@ -114,7 +120,7 @@ class Names:
         inside = _holder(self._model, name)
         if inside is not None:
             return InputError(
-                f"'{name}' is inside the body of node '{inside.name}' ({inside.op_type}), which runs as a whole",
+                f"'{name}' is inside the body of {where(inside)}, which runs as a whole",
                 next_step=f"name a tensor of the main graph: what that node takes or gives, such as {_listed(inside)}",
             )
         return unknown(name, what, known)

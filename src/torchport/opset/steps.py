@@ -15,7 +15,7 @@ import onnx_ir as ir
 from torchport.irtools import evaluation, schemas
 from torchport.irtools.builder import Builder
 from torchport.irtools.function_bodies import expand, has_body
-from torchport.irtools.names import FreshNames
+from torchport.irtools.names import FreshNames, name_of
 from torchport.irtools.node_reader import Refusal, is_constant_node, is_used
 from torchport.irtools.schemas import Schema
 from torchport.irtools.traversal import subgraphs
@@ -128,7 +128,7 @@ class Steps:
 
     def _stop(self, node: ir.Node, reason: str, opset: int) -> None:
         self._stuck.add(id(node))
-        self.blockers.append(Blocker(node.op_type, node.name or "", reason, opset))
+        self.blockers.append(Blocker(node.op_type, name_of(node), reason, opset))
 
 
 def _inner_first(graph: ir.Graph) -> Iterator[ir.Graph]:

@@ -20,6 +20,7 @@ from torchport.engines import custom_operators
 from torchport.engines.custom_operators import OperatorCall, own_nodes
 from torchport.engines.onnxruntime import kernel_libraries
 from torchport.errors import EngineError
+from torchport.irtools.names import name_of
 
 _DOMAIN = "ai.onnx.contrib"  # of onnxruntime-extensions
 _numbers = itertools.count(1)
@@ -184,7 +185,7 @@ def _kind(dtype: ir.DataType | None, kinds: dict[ir.DataType, Any], node: ir.Nod
     if dtype not in kinds:
         raise EngineError(
             f"{node.domain}::{node.op_type} has no kernel, and a tensor of type {dtype} cannot be given to Python",
-            node=node.name,
+            node=name_of(node),
             next_step='give it a kernel in C++, or a lowering; or take engine="reference"',
         )
     return kinds[dtype]

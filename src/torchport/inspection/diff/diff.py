@@ -27,6 +27,7 @@ from torchport.inspection.diff.result import (
 from torchport.inspection.diff.weights import Apart, apart, same_content
 from torchport.inspection.matching.indexed_graph import stripped, telling_attributes
 from torchport.inspection.matching.matcher import Matching, match
+from torchport.irtools.names import name_of
 from torchport.irtools.node_reader import constant_tensor
 from torchport.irtools.traversal import attribute_graphs, graphs, subgraphs
 from torchport.irtools.types import dtype_name, operator_name, type_text
@@ -267,7 +268,7 @@ class _Comparison:
             added=tuple(map(self._info, self._new)),
             removed=tuple(map(self._info, self._gone)),
             renamed=tuple(
-                Renamed(n.name or "", m.name or "") for n, m in self._found.nodes if (n.name or "") != (m.name or "")
+                Renamed(name_of(n), name_of(m)) for n, m in self._found.nodes if (n.name or "") != (m.name or "")
             ),
             tensors_renamed=tuple(self._tensors_renamed()),
         )
@@ -355,7 +356,7 @@ def _source(value: ir.Value | None) -> str:
 
 def _label(node: ir.Node, *, operator: bool = True) -> str:
     """A node's name, or what it makes if it has none."""
-    name = node.name or next((v.name for v in node.outputs if v.name), "") or ""
+    name = name_of(node)
     return f"{node.op_type} '{name}'" if operator else name
 
 

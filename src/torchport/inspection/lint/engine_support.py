@@ -14,6 +14,7 @@ from torchport.errors import EngineError
 from torchport.inspection.lint.fault import Fault
 from torchport.irtools import metadata
 from torchport.irtools.inference import fill_in, infer_shapes
+from torchport.irtools.names import name_of, where as title
 from torchport.irtools.traversal import all_nodes, subgraphs
 from torchport.irtools.types import dtype_name, is_custom, operator_name
 
@@ -85,9 +86,9 @@ def _missing(node: ir.Node, engine: str) -> Fault:
     return Fault(
         "error",
         "no-kernel",
-        f"{engine} has no kernel of {operator_name(node)} for ({types}), which node '{node.name}' wants",
+        f"{engine} has no kernel of {operator_name(node)} for ({types}), which {title(node)} wants",
         "cast to a type it has (`torchport ops show` lists them), or take another engine",
-        node=node.name or "",
+        node=name_of(node),
         source=node.metadata_props.get(metadata.SOURCE, ""),
     )
 
@@ -101,8 +102,8 @@ def _own(model: ir.Model, node: ir.Node) -> Iterator[Fault]:
     yield Fault(
         "warning" if library else "error",
         "own-operator",
-        f"node '{node.name}' is {name}, which no engine brings: {where}",
+        f"{title(node)} is {name}, which no engine brings: {where}",
         f"open it with its library: torchport run --library {library or 'LIBRARY'}",
-        node=node.name or "",
+        node=name_of(node),
         source=node.metadata_props.get(metadata.SOURCE, ""),
     )

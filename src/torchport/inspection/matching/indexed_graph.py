@@ -13,6 +13,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
+from torchport.irtools.names import name_of
 from torchport.irtools.node_reader import is_constant_node
 from torchport.irtools.traversal import subgraphs, used_values
 
@@ -113,7 +114,7 @@ class Side:
 
 def called(node: ir.Node) -> str | None:
     """What a node is called; those without a name are told by what they make."""
-    return node.name or next((v.name for v in node.outputs if v.name), None)
+    return name_of(node) or None
 
 
 def name_key(side: Side, n: int) -> Hashable:
