@@ -277,3 +277,67 @@ def test_a_step_behind_that_cannot_be_meant_is_refused(steps: Any, words: str) -
         postprocess(given, steps)
     assert ir.to_proto(given).SerializeToString(deterministic=True) == before
     assert not given.graph.outputs[0].uses()
+
+
+# --- detectors: letterbox, one output, boxes in the image -------------------------------------------------------------
+
+
+def test_the_fill_of_a_letterbox_is_a_color_of_the_image_wherever_the_step_stands() -> None:
+    first, later = model(), model()
+    normal = {"normalize": {"mean": [0.5, 0.4, 0.3], "std": [0.2, 0.3, 0.4]}}
+    box = {"letterbox": {"size": [24, 20], "fill": 114}}
+    preprocess(first, [{"cast": "float32"}, box, {"scale": 255}, {"swap_channels": "BGR->RGB"}, normal, TO_MODEL])
+    preprocess(later, [{"cast": "float32"}, {"scale": 255}, {"swap_channels": "BGR->RGB"}, normal, box, TO_MODEL])
+    wanted = run(first, image=IMAGES)[0]
+    np.testing.assert_allclose(run(later, image=IMAGES)[0], wanted, atol=1e-5)
+    np.testing.assert_allclose(wanted[0, :, 0, 0], (114 / 255 - np.array([0.5, 0.4, 0.3])) / [0.2, 0.3, 0.4], atol=1e-5)
+
+
+def test_the_default_fill_is_gray_after_a_scale() -> None:
+    given = model()
+    preprocess(given, [{"scale": 255}, {"letterbox": [24, 20]}, TO_MODEL], dtype="uint8")
+    np.testing.assert_allclose(run(given, image=IMAGES)[0][..., 0], 114 / 255, rtol=1e-6)
+
+
+@pytest.mark.parametrize("shape", ["n,8,boxes", "n,boxes,8"])
+def test_one_output_with_a_dynamic_number_of_boxes_objectness_and_more_numbers(shape: str) -> None:
+    given = model(f"g (float[{shape}] x) => (float[{shape}] y) {{ y = Identity(x) }}", 13)
+    postprocess(given, [{"nms": {"objectness": True, "classes": 2, "score": 0.3}}])
+    rows = np.concatenate([PLACES + SIZES / 2, SIZES, SCORES, SCORES[..., :1]], -1)
+    own = SCORES[..., :1] * SCORES[..., 1:3]
+    x = rows if shape.endswith("8") else rows.transpose(0, 2, 1)
+    corners, _, _, indices = run(given, x=np.ascontiguousarray(x))
+    assert {tuple(row) for row in indices.tolist()} == plain_nms(CORNERS, own.transpose(0, 2, 1), 0.5, 0.3, 100)
+    np.testing.assert_allclose(corners, CORNERS[indices[:, 0], indices[:, 2]], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("opset", [11, 18])
+@pytest.mark.parametrize(
+    ("steps", "place"),
+    [
+        ([{"letterbox": [24, 20]}], lambda x, y: (x * 18 / 37 + 1, y * 24 / 50)),
+        ([{"resize": [24, 20]}], lambda x, y: (x * 20 / 37, y * 24 / 50)),
+        ([{"pad": [1, 2, 3, 4]}, {"resize": [24, 20]}], lambda x, y: ((x + 1) * 20 / 41, (y + 2) * 24 / 56)),
+        ([{"resize": 24}, {"crop": [24, 20]}], lambda x, y: (x * 24 / 37 - 2, y * 32 / 50 - 4)),
+    ],
+)
+def test_boxes_are_those_of_the_image_before_it_was_resized(steps: list[Any], place: Any, opset: int) -> None:
+    text = (
+        "g (float[n,3,24,20] image, float[n,5,k] x) => (float[n,3,24,20] y, float[n,5,k] z)"
+        "{ y = Identity(image) z = Identity(x) }"
+    )
+    given = model(text, opset)
+    preprocess(given, [*steps, TO_MODEL], input="image", dtype="uint8")
+    postprocess(given, [{"nms": {"score": 0.1}}], output="z")
+    wanted = np.array([10.0, 12.0, 21.0, 30.0])
+    left, top = place(wanted[0], wanted[1])
+    right, bottom = place(wanted[2], wanted[3])
+    box = [(left + right) / 2, (top + bottom) / 2, right - left, bottom - top, 0.9]
+    x = np.array(box, np.float32).reshape(1, 5, 1)
+    got = dict(zip([o.name for o in given.graph.outputs], run(given, image=IMAGES[:1], x=x), strict=True))
+    np.testing.assert_allclose(got["detected_boxes"], [wanted], atol=1e-3)
+    plain = model(text, opset)
+    preprocess(plain, [*steps, TO_MODEL], input="image", dtype="uint8")
+    postprocess(plain, [{"nms": {"score": 0.1, "image": False}}], output="z")
+    got = dict(zip([o.name for o in plain.graph.outputs], run(plain, image=IMAGES[:1], x=x), strict=True))
+    np.testing.assert_allclose(got["detected_boxes"], [[left, top, right, bottom]], atol=1e-3)

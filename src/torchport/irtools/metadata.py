@@ -28,6 +28,8 @@ UNPROVEN = "torchport.unproven"  # why nothing was proven
 OPERATORS = "torchport.operators"  # the custom operators, with the libraries that have their kernels
 BOUNDS = "torchport.bounds"  # of dynamic dimensions: the sizes that the model is good for
 WORKAROUNDS = "torchport.workarounds"  # of an engine's faults, by engine
+GEOMETRY = "torchport.geometry"  # steps in front of the model that change the size of an image, by input
+DIMS = "torchport.dims"  # names that only expressions in the inputs' shapes have: `half` of `2*half`
 
 ANNOTATION = "quant_parameter_tensor_names"  # where onnx-ir keeps the tensors a quantization annotation names
 
@@ -50,8 +52,10 @@ def call_of(node: ir.Node) -> str:
 
 
 def find_origin(model: ir.Model, node_name: str) -> Origin | None:
-    """Return the origin of the node of that name, wherever in the model it is."""
-    return next((origin_of(node) for node in all_nodes(model) if node.name == node_name), None)
+    """Return the origin of the node of that name, or that makes a tensor of that name, wherever in the model it is."""
+    nodes = list(all_nodes(model))
+    found = [n for n in nodes if n.name == node_name] or [n for n in nodes if node_name in {v.name for v in n.outputs}]
+    return origin_of(found[0]) if found else None
 
 
 def write(
@@ -63,6 +67,7 @@ def write(
     bounds: Mapping[str, Bound] | None = None,
     operators: list[dict[str, Any]] | None = None,
     workarounds: dict[str, dict[str, int]] | None = None,
+    dims: list[str] | None = None,
 ) -> None:
     """Write the export's record into the model's metadata. No dates: the same export gives the same bytes."""
     model.producer_name = "torchport"
@@ -78,6 +83,8 @@ def write(
         entries[WORKAROUNDS] = workarounds
     if bounds:
         entries[BOUNDS] = {name: to_json(bound) for name, bound in bounds.items()}
+    if dims:
+        entries[DIMS] = dims
     if unproven:
         entries[UNPROVEN] = unproven
     for key, value in entries.items():

@@ -18,6 +18,7 @@ from torchport.editing.preprocessing.steps import (
     dtype_before,
     narrowed,
     read_options,
+    remember_geometry,
     side_names,
 )
 from torchport.editing.selection import Tensor, tensor_name
@@ -51,7 +52,7 @@ def preprocess(
     | ``scale: 255`` | divide, so that 255 becomes 1; ``multiply``, ``divide``, ``add``, ``subtract`` say it plainly |
     | ``normalize: imagenet`` | or ``{mean: [...], std: [...]}``, one number for each channel |
     | ``resize: [h, w]`` | ``{size:, mode: linear/nearest/cubic, antialias: true}``; one number is the shorter side |
-    | ``letterbox: [h, w]`` | the ratio kept, the rest filled: ``{size:, fill: 114}`` |
+    | ``letterbox: [h, w]`` | the ratio kept, the rest filled with a color of the given image: ``{size:, fill: 114}`` |
     | ``crop: [h, w]`` | the middle |
     | ``pad: [left, top, right, bottom]`` | ``{sizes:, fill: 0}`` |
     | ``swap_channels: BGR->RGB`` | also ``RGBA->RGB`` |
@@ -90,6 +91,7 @@ def preprocess(
         result = before(b, plan, new, layout, old)
         check_fits(old, result)
     _put_before(model, old, new, result, b.nodes)
+    remember_geometry(model, str(new.name), layout, plan)
     return len(b.nodes)
 
 
@@ -107,7 +109,8 @@ def postprocess(model: ir.Model, steps: Sequence[Any], *, output: Tensor | None 
     | ``cast``, ``scale``, ``multiply``, ``divide``, ``add``, ``subtract``, ``transpose`` | as before a model |
 
     `topk` and `nms` come last. `nms` gives the boxes of all images, their corners, in ``detected_boxes``, with
-    ``detected_scores``, ``detected_classes`` and ``detected_indices``: image, class and box of each.
+    ``detected_scores``, ``detected_classes`` and ``detected_indices``: image, class and box of each. Where `preprocess`
+    has put a resize, letterbox, crop or pad in front of the model, the corners are those in the image before it.
 
     Args:
         model: changed in place; as it was if a step is refused.
@@ -135,8 +138,9 @@ def postprocess(model: ir.Model, steps: Sequence[Any], *, output: Tensor | None 
     with Builder(base, model.opset_imports[""], FreshNames(model).fresh) as b:
         gone, results = behind(b, plan, old, model, fields)
         _check_names(model, gone, results)
+    before = len(model.graph)
     _put_after(model, gone, results, b.nodes)
-    return len(b.nodes)
+    return len(model.graph) - before
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -228,3 +232,6 @@ def _put_after(model: ir.Model, gone: list[ir.Value], results: list[Result], nod
         value.name = names.fresh(f"{value.name}_raw")
     for name, value in results:
         value.name = name
+    for node in reversed(nodes):  # sizes behind the last step of an image, which nobody reads
+        if not any(value.uses() or value.is_graph_output() for value in node.outputs):
+            graph.remove(node, safe=True)

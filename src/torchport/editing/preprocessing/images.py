@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from torchport.errors import InputError, did_you_mean
 from torchport.irtools.builder import Builder
+from torchport.tensors import Array
 
 # Steps that prepare images: what each adds to the graph, and what shape it must be given.
 #
@@ -17,6 +18,12 @@ from torchport.irtools.builder import Builder
 
 Dims = list[int | str | None]
 IMAGENET = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
+_NUMPY: dict[str, Callable[[Array, Array], Array]] = {
+    "Add": np.add,
+    "Sub": np.subtract,
+    "Mul": np.multiply,
+    "Div": np.divide,
+}
 _FLOATS = (ir.DataType.FLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.BFLOAT16)
 
 
@@ -60,6 +67,7 @@ class Images:
 
     def __init__(self, b: Builder, layout: str, to: ir.DataType) -> None:
         self.b, self.layout, self.to = b, layout, to
+        self._colors: list[Callable[[Array], Array]] = []  # what the steps did to the color of a pixel
 
     def floating(self, x: ir.Value) -> ir.Value:
         """Numbers that can be computed with: whole ones become the model's floats."""
@@ -80,7 +88,16 @@ class Images:
 
     def arithmetic(self, x: ir.Value, op: str, value: Any, step: str) -> ir.Value:
         x = self.floating(x)
+        given = np.array(numbers(value, step))
+        self._colors.append(lambda color: _NUMPY[op](color, given))
         return self.b.op(op, x, self.per_channel(numbers(value, step), x, step))
+
+    def _colored(self, fill: float) -> list[float]:
+        """Return what the steps so far made of a color of the image: one number, or one for each channel."""
+        color = np.array([fill])
+        for change in self._colors:
+            color = change(color)
+        return [float(number) for number in (color[:1] if np.all(color == color[0]) else color)]
 
     def normalize(self, x: ir.Value, value: Any) -> ir.Value:
         given = IMAGENET if value == "imagenet" else value
@@ -95,7 +112,9 @@ class Images:
 
     def swapped(self, x: ir.Value, value: Any) -> ir.Value:
         before, after = letters(value, "swap_channels")
-        order = self.b.ints([before.index(c) for c in after])
+        places = [before.index(c) for c in after]
+        self._colors.append(lambda color: color[places] if color.size > 1 else color)
+        order = self.b.ints(places)
         return self.b.op("Gather", x, order, axis=self.layout.index("C"))
 
     def transposed(self, x: ir.Value, order: list[int]) -> ir.Value:
@@ -128,8 +147,12 @@ class Images:
         marks = self._mode(given["mode"], bool(given["antialias"]))
 
         def change(image: ir.Value) -> ir.Value:
-            sides = self.b.ints(size) if size else self._shorter_side(image, pair(shorter, "resize")[0])
-            return self._resize(image, sides, **marks)
+            shown = pair(shorter, "resize")[0] if shorter else 0
+            sides = self.b.ints(size) if size else shorter_side(self.b, self._sides(image), shown)
+            found = self._resize(image, sides, **marks)
+            if image.shape is not None:
+                found.shape = ir.Shape([*image.shape[:2], *(size or (None, None))])
+            return found
 
         return self.in_chw(x if given["mode"] == "nearest" else self.floating(x), change)
 
@@ -149,8 +172,7 @@ class Images:
         return {"mode": mode, "coordinate_transformation_mode": "pytorch_half_pixel", **cubic, **smooth}
 
     def _resize(self, x: ir.Value, sides: ir.Value, **marks: Any) -> ir.Value:
-        if self.b.opset >= 18:
-            return self.b.op("Resize", x, None, None, sides, axes=[2, 3], **marks)
+        # All four sizes, not `axes`: ONNX Runtime moves a transpose across Resize as if there were always four.
         outer = self.b.slice(self.b.op("Shape", x), 0, 2)
         unused = None if self.b.opset >= 13 else self.b.constant(np.zeros(0), np.float32)
         return self.b.op("Resize", x, unused, unused, self.b.op("Concat", outer, sides, axis=0), **marks)
@@ -158,30 +180,23 @@ class Images:
     def _sides(self, x: ir.Value) -> ir.Value:
         return self.b.slice(self.b.op("Shape", x), 2, 4)
 
-    def _shorter_side(self, x: ir.Value, size: int) -> ir.Value:
-        """The shorter side becomes `size`, the longer ``size * longer // shorter``."""
-        sides = self._sides(x)
-        short = self.b.reduce("ReduceMin", sides, [0])
-        return self.b.op("Div", self.b.op("Mul", sides, self.b.ints([size])), short)
-
     def letterboxed(self, x: ir.Value, value: Any) -> ir.Value:
-        """The whole image inside a box, its ratio kept, the rest filled."""
+        """The whole image inside a box, its ratio kept, the rest filled with a color of the image as it was given."""
         given = options(value, "size", {"size": None, "fill": 114, "mode": "linear", "antialias": False}, "letterbox")
         size, marks = pair(given["size"], "letterbox"), self._mode(given["mode"], bool(given["antialias"]))
-        fill = numbers(given["fill"], "letterbox")[0]
+        fill = self._colored(numbers(given["fill"], "letterbox")[0])
 
         def change(image: ir.Value) -> ir.Value:
             b = self.b
-            sides, box = b.cast(self._sides(image), ir.DataType.FLOAT), b.constant(size, np.float32)
-            scale = b.reduce("ReduceMin", b.op("Div", box, sides), [0])
-            near = b.op("Floor", b.op("Add", b.op("Mul", sides, scale), b.constant([0.5], np.float32)))
-            fitted = b.op("Min", b.op("Max", near, b.constant([1.0], np.float32)), box)  # not beyond it by rounding
-            whole = b.cast(fitted, ir.DataType.INT64)
-            rest = b.op("Sub", b.ints(size), whole)
-            before = b.op("Div", rest, b.ints([2]))
+            whole, before, rest = fitted(b, self._sides(image), size)
             zeros = b.ints([0, 0])
             pads = b.op("Concat", zeros, before, zeros, b.op("Sub", rest, before), axis=0)
-            return self._pad(self._resize(image, whole, **marks), pads, fill)
+            inner = self._resize(image, whole, **marks)
+            if len(fill) == 1:
+                return self._pad(inner, pads, fill[0])
+            assert inner.dtype is not None
+            color = b.constant(np.array(fill).reshape(-1, 1, 1), inner.dtype.numpy())  # Pad has one number for all
+            return b.op("Add", self._pad(b.op("Sub", inner, color), pads, 0.0), color)
 
         return self.in_chw(self.floating(x), change)
 
@@ -191,9 +206,7 @@ class Images:
 
         def change(image: ir.Value) -> ir.Value:
             b = self.b
-            rest = b.cast(b.op("Sub", self._sides(image), b.ints(size)), ir.DataType.FLOAT)
-            half = b.cast(b.op("Round", b.op("Div", rest, b.constant([2.0], np.float32))), ir.DataType.INT64)
-            start = b.op("Max", half, b.ints([0])) if b.opset >= 12 else half
+            start = crop_start(b, self._sides(image), size)
             return b.op("Slice", image, start, b.op("Add", start, b.ints(size)), b.ints([2, 3]))
 
         return self.in_chw(x, change)
@@ -207,6 +220,29 @@ class Images:
 
     def _pad(self, x: ir.Value, pads: ir.Value, fill: float) -> ir.Value:
         return self.b.op("Pad", x, pads, self.b.scalar_like(fill, x), mode="constant")
+
+
+def fitted(b: Builder, sides: ir.Value, size: list[int]) -> tuple[ir.Value, ir.Value, ir.Value]:
+    """Return the sides of an image inside a box, its ratio kept; what is left of the box before it, and in all."""
+    floats, box = b.cast(sides, ir.DataType.FLOAT), b.constant(size, np.float32)
+    scale = b.reduce("ReduceMin", b.op("Div", box, floats), [0])
+    near = b.op("Floor", b.op("Add", b.op("Mul", floats, scale), b.constant([0.5], np.float32)))
+    whole = b.cast(b.op("Min", b.op("Max", near, b.constant([1.0], np.float32)), box), ir.DataType.INT64)
+    rest = b.op("Sub", b.ints(size), whole)  # `Min`: not beyond the box by rounding
+    return whole, b.op("Div", rest, b.ints([2])), rest
+
+
+def shorter_side(b: Builder, sides: ir.Value, size: int) -> ir.Value:
+    """Return the sides whose shorter is `size`, the longer ``size * longer // shorter``."""
+    short = b.reduce("ReduceMin", sides, [0])
+    return b.op("Div", b.op("Mul", sides, b.ints([size])), short)
+
+
+def crop_start(b: Builder, sides: ir.Value, size: list[int]) -> ir.Value:
+    """Return where the middle begins, as torchvision's CenterCrop takes it."""
+    rest = b.cast(b.op("Sub", sides, b.ints(size)), ir.DataType.FLOAT)
+    half = b.op("Round", b.op("Div", rest, b.constant([2.0], np.float32)))
+    return b.cast(b.op("Max", half, b.constant([0.0], np.float32)), ir.DataType.INT64)
 
 
 def pad_sizes(value: Any) -> tuple[int, int, int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,16 +14,21 @@ from torchport.editing.preprocessing.images import (
     Images,
     apply_step,
     chosen,
+    crop_start,
+    fitted,
     layout_of,
     letters,
     numbers,
     options,
     order_of,
     pad_sizes,
+    pair,
     read_type,
+    shorter_side,
 )
 from torchport.errors import InputError
 from torchport.irtools.builder import Builder
+from torchport.irtools.metadata import GEOMETRY
 
 _FREES_SIZE = ("resize", "letterbox", "crop")
 
@@ -188,11 +194,14 @@ def _nms(
 ) -> tuple[list[ir.Value], list[Result]]:
     gone = [old]
     if fields["scores"] is None:
-        boxes, scores = split_both(b, x)
+        boxes, scores = split_both(b, x, fields)
     else:
         boxes, scores = x, chosen(list(model.graph.outputs), fields["scores"], "output")
         gone.append(scores)
     found = suppressed(b, boxes, scores, fields)
+    image = _geometry_of(model, fields["image"])
+    if image is not None:
+        found[0] = _restored(b, found[0], *image)
     return gone, [(str(n), v) for n, v in zip(fields["names"], found, strict=True)]
 
 
@@ -203,7 +212,10 @@ _FORMATS = ("xyxy", "xywh", "cxcywh")
 _OPTIONS = {
     "boxes": None,
     "scores": None,
-    "format": "xyxy",
+    "format": None,
+    "objectness": False,
+    "classes": None,
+    "image": None,
     "iou": 0.5,
     "score": 0.25,
     "max_per_class": 100,
@@ -215,16 +227,22 @@ def read_options(value: Any) -> dict[str, Any]:
     """The options of the step, checked.
 
     ``boxes`` and ``scores`` name outputs; without them it is one output that has both. ``format`` is torchvision's:
-    ``xyxy`` corners, ``xywh`` the top left corner and the size, ``cxcywh`` the center and the size.
+    ``xyxy`` corners, ``xywh`` the top left corner and the size, ``cxcywh`` the center and the size; in one output,
+    as YOLO's, the last is the default. There, ``objectness`` says that a score of the box itself comes before those of
+    its classes, and ``classes`` how many these are, where other numbers follow.
     """
     given = options(
         value if isinstance(value, Mapping) else ({} if value in (None, True) else value), "iou", _OPTIONS, "nms"
     )
+    given["format"] = given["format"] or ("cxcywh" if given["boxes"] is None else "xyxy")
     if given["format"] not in _FORMATS:
         raise InputError(f"the step 'nms' has no format {given['format']!r}", next_step=", ".join(_FORMATS))
     for name in ("iou", "score"):
         if not 0 <= numbers(given[name], "nms")[0] <= 1:
             raise InputError(f"the option '{name}' of 'nms' is between 0 and 1, not {given[name]!r}")
+    classes = given["classes"]
+    if classes is not None and (not isinstance(classes, int) or isinstance(classes, bool) or classes < 1):
+        raise InputError(f"the option 'classes' of 'nms' is a number from 1 on, not {classes!r}")
     most = given["max_per_class"]
     if not isinstance(most, int) or isinstance(most, bool) or most < 1:
         raise InputError(f"the option 'max_per_class' of 'nms' is a number from 1 on, not {most!r}")
@@ -237,21 +255,30 @@ def read_options(value: Any) -> dict[str, Any]:
     return given
 
 
-def split_both(b: Builder, both: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Boxes and scores of one output: ``[N, 4 + classes, boxes]`` as YOLO gives it, or the last two the other way."""
+def split_both(b: Builder, both: ir.Value, given: Mapping[str, Any]) -> tuple[ir.Value, ir.Value]:
+    """Boxes and scores of one output: ``[N, 4 + classes, boxes]`` as YOLO gives it, or the last two the other way.
+
+    The number of boxes may be dynamic: then the axis of a fixed size has the numbers of a box.
+    """
     shape = None if both.shape is None else list(both.shape)
-    if shape is None or len(shape) != 3 or not all(isinstance(d, int) for d in shape[1:]):
+    sizes = {axis: d for axis, d in enumerate(shape or ()) if axis and isinstance(d, int)}
+    if shape is None or len(shape) != 3 or not sizes:
         raise InputError(
             f"output '{both.name}' is not seen to hold boxes and scores: {both.shape}",
-            next_step="name two outputs: nms: {boxes: NAME, scores: NAME}",
+            next_step="name two outputs, nms: {boxes: NAME, scores: NAME}; or state its shape: --set-shape",
         )
-    sizes = [d for d in shape[1:] if isinstance(d, int)]
-    rows = b.op("Transpose", both, perm=[0, 2, 1]) if sizes[0] < sizes[1] else both
-    count = min(sizes)
-    if count < 5:
-        raise InputError(f"output '{both.name}' has {count} numbers a box, fewer than a box and a score")
-    last = [b.op("Slice", rows, b.ints([start]), b.ints([end]), b.ints([2])) for start, end in ((0, 4), (4, count))]
-    return last[0], last[1]
+    axis = min(sizes, key=lambda n: (sizes[n], -n))
+    rows = b.op("Transpose", both, perm=[0, 2, 1]) if axis == 1 else both
+    first = 5 if given["objectness"] else 4
+    count = sizes[axis] if given["classes"] is None else first + given["classes"]
+    if not first < count <= sizes[axis]:
+        raise InputError(f"output '{both.name}' has {sizes[axis]} numbers a box, fewer than a box and its scores")
+
+    def part(start: int, end: int) -> ir.Value:
+        return b.op("Slice", rows, b.ints([start]), b.ints([end]), b.ints([2]))
+
+    scores = part(first, count)
+    return part(0, 4), b.op("Mul", scores, part(4, 5)) if given["objectness"] else scores
 
 
 def suppressed(b: Builder, boxes: ir.Value, scores: ir.Value, given: Mapping[str, Any]) -> list[ir.Value]:
@@ -267,6 +294,83 @@ def suppressed(b: Builder, boxes: ir.Value, scores: ir.Value, given: Mapping[str
         b.squeeze(kind, [1]),
         chosen,
     ]
+
+
+# Boxes in coordinates of the image as it was given, before steps in front of the model changed its size.
+
+
+def remember_geometry(model: ir.Model, name: str, layout: str, plan: Sequence[Step]) -> None:
+    """Write down which steps change the size of an image, for boxes that are found in it."""
+    steps = [[step, value] for step, value in plan if step in (*_FREES_SIZE, "pad")]
+    if not steps or not {"H", "W"} <= set(layout):
+        return
+    known = geometry(model)
+    after = known.get(name, {}).get("steps", [])
+    known[name] = {"layout": layout, "steps": [*steps, *after]}
+    model.metadata_props[GEOMETRY] = json.dumps(known, sort_keys=True)
+
+
+def geometry(model: ir.Model) -> dict[str, Any]:
+    """Return the layout and the steps of each image, by input."""
+    try:
+        found = json.loads(model.metadata_props.get(GEOMETRY, "{}"))
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _geometry_of(model: ir.Model, wanted: Any) -> tuple[ir.Value, str, list[Step]] | None:
+    """Return the image that boxes belong to, with its layout and steps; None if its size is not changed."""
+    inputs = {str(v.name): v for v in model.graph.inputs}
+    known = {name: entry for name, entry in geometry(model).items() if name in inputs}
+    if wanted is False or (wanted is None and not known):
+        return None
+    if wanted in (None, True) and len(known) == 1:
+        wanted = next(iter(known))
+    if wanted not in known:
+        raise InputError(
+            f"no steps in front of the model change the size of an image '{wanted}'",
+            next_step=f"the option 'image' of 'nms' is one of {', '.join(known) or 'none here'}, or false",
+        )
+    entry = known[str(wanted)]
+    return inputs[str(wanted)], entry["layout"], [(name, value) for name, value in entry["steps"]]
+
+
+def _restored(b: Builder, corners: ir.Value, image: ir.Value, layout: str, plan: Sequence[Step]) -> ir.Value:
+    """Undo, for corners ``[K, 4]``, what the steps did: each moves and scales height and width."""
+    whole = b.op("Gather", b.op("Shape", image), b.ints([layout.index("H"), layout.index("W")]), axis=0)
+    sides, now = b.cast(whole, ir.DataType.FLOAT), whole
+    scale, offset = b.constant([1.0, 1.0], np.float32), b.constant([0.0, 0.0], np.float32)
+    for name, value in plan:
+        now, factor, shift = _moved(b, name, value, now)
+        scale = b.op("Mul", scale, factor)
+        offset = b.op("Add", b.op("Mul", offset, factor), shift)
+    scale, offset, most = (b.op("Gather", v, b.ints([1, 0, 1, 0]), axis=0) for v in (scale, offset, sides))
+    found = b.op("Div", b.op("Sub", corners, offset), scale)
+    return b.op("Min", b.op("Max", found, b.constant([0.0], np.float32)), most)
+
+
+def _moved(b: Builder, name: str, value: Any, now: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
+    """Return the sides behind a step, and the factor and shift of a place in the image."""
+    if name == "pad":
+        left, top, right, bottom = pad_sizes(options(value, "sizes", {"sizes": None, "fill": 0}, "pad")["sizes"])
+        more = b.ints([top + bottom, left + right])
+        shift = b.constant([float(top), float(left)], np.float32)
+        return b.op("Add", now, more), b.constant([1.0, 1.0], np.float32), shift
+    floats = b.cast(now, ir.DataType.FLOAT)
+    if name == "crop":
+        size = pair(value, name)
+        start = b.cast(crop_start(b, now, size), ir.DataType.FLOAT)
+        kept = b.op("Min", floats, b.constant(size, np.float32))
+        return b.cast(kept, ir.DataType.INT64), b.constant([1.0, 1.0], np.float32), b.op("Neg", start)
+    target = value.get("size") if isinstance(value, Mapping) else value
+    if name == "letterbox":
+        inner, before, _ = fitted(b, now, pair(target, name))
+        behind, shift = b.ints(pair(target, name)), b.cast(before, ir.DataType.FLOAT)
+    else:
+        inner = shorter_side(b, now, target) if isinstance(target, int) else b.ints(pair(target, name))
+        behind, shift = inner, b.constant([0.0, 0.0], np.float32)
+    return behind, b.op("Div", b.cast(inner, ir.DataType.FLOAT), floats), shift
 
 
 def _column(b: Builder, x: ir.Value, n: int) -> ir.Value:
