@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, strategies as st
 from torch.export import Dim as TorchDim
 
-from torchport.capture import dynamic_dims
+from torchport.capture import dynamic_dims, models
 from torchport.capture.structure import Call
 from torchport.errors import DynamicError
 from torchport.results import Dim
@@ -168,3 +168,21 @@ def test_any_dimension_name_is_read_or_refused_kindly(text: str) -> None:
         return
     assert dim is not None
     assert dim.name
+
+
+def test_a_pattern_stands_for_every_input_that_matches() -> None:
+    class Net(torch.nn.Module):
+        def forward(self, x: torch.Tensor, past: dict[str, torch.Tensor]) -> torch.Tensor:
+            return x
+
+    x, past = torch.zeros(2, 3), {"key": torch.zeros(2, 4, 5), "value": torch.zeros(2, 4, 5)}
+    call = models.call(models.subject(Net()), (x, past), None)
+    for spec in (["past.*:2=past", "*:0=batch"], {"past.*": {2: "past"}, "*": {0: "batch"}}):
+        found = dynamic_dims.read(spec, call, input_names=call.names, output_names=["y"])
+        assert {n: {a: d.name for a, d in axes.items()} for n, axes in found.inputs.items()} == {
+            "x": {0: "batch"},
+            "past.key": {2: "past", 0: "batch"},
+            "past.value": {2: "past", 0: "batch"},
+        }
+    with pytest.raises(DynamicError, match=r"no input or output 'pat\.\*'"):
+        dynamic_dims.read(["pat.*:2=past"], call, input_names=call.names, output_names=["y"])

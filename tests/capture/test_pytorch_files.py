@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+import re
 import warnings
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +18,7 @@ from hostile import Payload, renamed, repacked
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from torchport.capture.archive_members import Members, check_zip
-from torchport.capture.pytorch_files import kind_of, only_weights, quiet
+from torchport.capture.pytorch_files import kind_of, load_pickle, only_weights, quiet
 from torchport.capture.sources import load_source
 from torchport.errors import SourceError, UntrustedError
 
@@ -393,3 +395,23 @@ def test_the_switch_for_weights_only_is_put_back(monkeypatch: pytest.MonkeyPatch
         assert "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD" not in os.environ
     assert os.environ["TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"] == "1"
     assert "TORCH_FORCE_WEIGHTS_ONLY_LOAD" not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("saved", "words"),
+    [
+        (lambda state: {"model": state, "epoch": 3}, r"\['model'\]\).*torch.load\('c.pt', .*\)\['model'\]\)"),
+        (
+            lambda state: {"state_dict": {f"module.{k}": v for k, v in state.items()}, "optimizer": {"state": {}}},
+            r"\['state_dict'\]\).*every name begins with 'module.'",
+        ),
+        (lambda state: {"nets": {"ema": state}}, r"\['nets'\]\['ema'\]"),
+        (lambda state: state, r"\(2 entries\)"),
+    ],
+)
+def test_a_checkpoint_says_where_its_state_dict_is_and_how_to_load_it(tmp_path: Path, saved: Any, words: str) -> None:
+    path = tmp_path / "c.pt"
+    torch.save(saved(torch.nn.Linear(2, 3).state_dict()), path)
+    with pytest.raises(SourceError) as caught:
+        load_pickle(path)
+    assert re.search(words, str(caught.value), re.DOTALL)

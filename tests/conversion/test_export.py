@@ -730,3 +730,39 @@ def test_a_looser_tolerance_lets_a_rounded_model_through() -> None:
     assert not tp.verify(model, Precise(), (torch.randn(2, 3),)).passed
     assert tp.verify(model, Precise(), (torch.randn(2, 3),), rtol=1e-2).passed
     assert not tp.verify(model, Precise(), (torch.randn(2, 3),), rtol=1e-3).passed
+
+
+class DropsAlways(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.dropout(x * 2, 0.5)
+
+
+def test_dropout_in_eval_mode_is_named_with_its_line_and_the_right_advice() -> None:
+    with pytest.raises(RandomModelError) as caught:
+        tp.export(DropsAlways(), (torch.randn(4, 5),))
+    assert "'dropout' draws random numbers" in caught.value.what
+    assert "test_export.py" in str(caught.value.where)
+    assert "training=self.training" in str(caught.value.next_step)
+
+
+def test_more_weights_than_one_file_holds_are_refused_before_the_work() -> None:
+    class Large(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(1).expand(2**30), requires_grad=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise AssertionError("it is not run")
+
+    with pytest.raises(OptionError, match=r"4 GiB of weights: a single \.onnx file holds at most 2 GiB"):
+        tp.export(Large(), (torch.zeros(1),), external_data=False)
+
+
+@pytest.mark.parametrize("route", ["export", "trace"])
+def test_a_size_that_the_values_decide_is_not_called_like_an_input_s(route: Any) -> None:
+    class Selects(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return x[x > -1e9], torch.cat([x, x])
+
+    exported = tp.export(Selects(), (torch.rand(5),), dynamic={"x": {0: "n"}}, route=route)
+    assert [o.shape for o in exported.outputs] == [("output_0_dim0",), ("2*n",)]

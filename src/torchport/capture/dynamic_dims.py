@@ -8,12 +8,14 @@ The form is ``{input name: {axis: Dim}}``. The dialects, all of which may be mix
     {"batch": {"x": {0: Dim("n", min=2)}}}       torch.export's `dynamic_shapes`, nested like the inputs
     ({0: Dim.AUTO}, None)                        the same, by position
     "x:0=batch,2=height[32..512],3=8*width"      the command line's form, one string or several; multiples of 8
+    {"past.*": {2: "past"}}, "past.*:2=past"     all inputs and outputs whose names match
     "auto"                                       inferred from several examples (see `infer`)
 """
 
 from __future__ import annotations
 
 import dataclasses
+import fnmatch
 import inspect
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -84,8 +86,18 @@ class _Reader:
                 self.walk(self.call.arguments[key], value, key)
             elif key in self.output_names:
                 self._read_output(key, value)
+            elif matching := self._matching(key):
+                self.read_mapping(dict.fromkeys(matching, value))
             else:
                 raise self._unknown(key)
+
+    def _matching(self, key: Any) -> list[str]:
+        """Return the inputs and outputs that a pattern with ``*`` or ``?`` stands for."""
+        names = dict.fromkeys([*self.aliases, *self.call.names, *self.output_names])
+        is_pattern = isinstance(key, str) and any(sign in key for sign in "*?[")
+        found = [name for name in names if fnmatch.fnmatchcase(name, key)] if is_pattern else []
+        shown = {self.aliases.get(name, name): name for name in found}  # an input once, not by both its names
+        return list(shown.values())
 
     def read_positions(self, spec: Sequence[Any]) -> None:
         nodes = list(self.call.arguments.values())

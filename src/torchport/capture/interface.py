@@ -11,7 +11,9 @@ import torch
 from torchport.capture.dynamic_dims import DynamicSpec, InputDims
 from torchport.capture.origins import write_origins
 from torchport.errors import CaptureError
-from torchport.irtools.traversal import all_nodes, all_values
+from torchport.irtools.polynomials import Size
+from torchport.irtools.shapes import Shape, Shapes
+from torchport.irtools.traversal import all_nodes, all_values, inlined, subgraphs, used_values
 from torchport.results import Dim
 from torchport.tensors import dtype_name, numpy_dtype
 
@@ -184,6 +186,7 @@ def name_output_dims(
         observed: for each question the sizes of the roots and the outputs' shapes.
     """
     known = {d.name: d for axes in dims.values() for d in axes.values()}
+    counted = _counted_axes(model, known, observed)
     for position, value in enumerate(model.graph.outputs):
         shapes = [(sizes, answer[position]) for sizes, answer in observed]
         ranks = {len(shape) for _, shape in shapes}
@@ -200,7 +203,7 @@ def name_output_dims(
                 _output_dim(
                     dim,
                     [(z, s[axis]) for z, s in shapes],
-                    known,
+                    {} if (position, axis) in counted else known,
                     wanted,
                     f"{value.name}_dim{axis}",
                     axis,
@@ -209,6 +212,51 @@ def name_output_dims(
                 for axis, dim in enumerate(value.shape)
             ]
         )
+
+
+_COUNTING = ("NonZero", "Compress", "Unique", "NonMaxSuppression")  # operators whose numbers decide on a size
+
+
+def _counted_axes(
+    model: ir.Model, known: Mapping[str, Dim], observed: Sequence[tuple[Mapping[str, int], Sequence[tuple[int, ...]]]]
+) -> set[tuple[int, int]]:
+    """Return the output axes whose size the values decide, by output and axis.
+
+    Such a size may be that of an input in every case that was seen, and is none of its dimensions: a mask that selected
+    everything. Those behind a counting operator are meant that do not follow from the sizes of the inputs.
+    """
+    behind = [n for n, value in enumerate(model.graph.outputs) if _counts(value)]
+    if not behind or not observed:
+        return set()
+    sizes, shapes = observed[0]
+    given = {**sizes, **{d.name: d.size(sizes[d.root]) for d in known.values() if d.root in sizes}}
+    found = Shapes(inlined(model), given)
+    outputs = [found.of(value) for value in found.model.graph.outputs]
+    return {
+        (n, axis)
+        for n in behind
+        for axis in range(len(shapes[n]))
+        if not isinstance(_at(outputs[n], axis, len(shapes[n])), int)
+    }
+
+
+def _at(shape: Shape | None, axis: int, rank: int) -> Size | None:
+    return shape[axis] if shape is not None and len(shape) == rank else None
+
+
+def _counts(value: ir.Value) -> bool:
+    """Check that a value is computed from what a counting operator gives."""
+    waiting, seen = [value.producer()], set()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        inner = [n for graph in subgraphs(node) for n in ir.traversal.RecursiveGraphIterator(graph)]
+        if any(one.op_type in _COUNTING for one in (node, *inner)):
+            return True
+        waiting += [used.producer() for used in used_values(node)]
+    return False
 
 
 def _output_dim(

@@ -208,13 +208,43 @@ def _weights_in(path: Path) -> Any:
 
 
 def _holds_weights(path: Path, value: Any) -> SourceError:
-    count = f" ({len(value)} entries)" if isinstance(value, Mapping) else ""
+    found = _state_dict(value)
+    keys = "" if found is None else "".join(f"[{key!r}]" for key in found[0])
+    inside = "" if not keys else f" in {keys}"
+    count = "" if found is None else f" ({len(found[1])} entries{inside})"
+    others = f", beside {', '.join(map(repr, list(value)[:6]))}" if keys and len(value) > 1 else ""
+    rename = "" if found is None else _prefix_advice(found[1])
     return SourceError(
-        f"{path.name} holds weights only{count}: the model's code is not in it",
+        f"{path.name} holds weights only{count}{others}: the model's code is not in it",
         where=str(path),
-        next_step="write a function that builds the model and calls "
-        f"model.load_state_dict(torch.load({path.name!r}, weights_only=True)), and give file.py:function",
+        next_step="write a function that builds the model, calls model.load_state_dict("
+        f"torch.load({path.name!r}, map_location='cpu', weights_only=True){keys}) and returns it, "
+        f"and give file.py:function{rename}",
     )
+
+
+def _state_dict(value: Any, depth: int = 3) -> tuple[list[Any], Mapping[Any, Any]] | None:
+    """Return the largest state dict in what `torch.save` was given, and the keys that lead to it.
+
+    Checkpoints of training frameworks hold it beside an optimizer's state, as ``checkpoint["state_dict"]``.
+    """
+    import torch
+
+    if not isinstance(value, Mapping) or depth < 0:
+        return None
+    if value and all(isinstance(item, torch.Tensor) for item in value.values()):
+        return [], value
+    inner = [(key, _state_dict(item, depth - 1)) for key, item in value.items() if "optim" not in str(key).lower()]
+    found = [([key, *path[0]], path[1]) for key, path in inner if path is not None]
+    return max(found, key=lambda one: len(one[1])) if found else None
+
+
+def _prefix_advice(state: Mapping[Any, Any]) -> str:
+    """Say that a wrapper of training has put a word before every name."""
+    for prefix in ("module.", "_orig_mod.", "model."):
+        if state and all(str(name).startswith(prefix) for name in state):
+            return f"; every name begins with {prefix!r}, which a wrapper may have added: take it off with removeprefix"
+    return ""
 
 
 def _is_pickled(path: Path) -> UntrustedError:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import copy
 import random
+import sys
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
 import torch
+from torch.overrides import TorchFunctionMode
 
+from torchport.capture.source_lines import line_of_frame
 from torchport.capture.structure import Call, output_tensors
 from torchport.tensors import Array, as_pairs, to_numpy, to_torch
 
@@ -92,6 +95,31 @@ def _contents(module: torch.nn.Module) -> list[tuple[Any, Any]]:
     """The module's containers with a copy of what is in them; a forward pass may even add hooks."""
     kinds = (dict, OrderedDict, list, set)
     return [(value, type(value)(value)) for value in module.__dict__.values() if type(value) in kinds]
+
+
+# Where a model draws random numbers.
+
+
+class RandomCalls(TorchFunctionMode):
+    """Notes the calls of torch that draw random numbers, with the user's line: they move the generator's state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[str, str]] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        before = torch.get_rng_state()
+        result = func(*args, **(kwargs or {}))
+        if not torch.equal(before, torch.get_rng_state()):
+            self.found.append((getattr(func, "__name__", str(func)), line_of_frame(sys._getframe(1))))
+        return result
+
+
+def random_call(run: Callable[[], object]) -> tuple[str, str]:
+    """Return the function of torch that draws the first random numbers of a run, and its line; empty if none does."""
+    with RandomCalls() as calls:
+        run()
+    return calls.found[0] if calls.found else ("", "")
 
 
 # The PyTorch model as the reference: arrays in, arrays out, its state restored after each call.

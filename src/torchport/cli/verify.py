@@ -44,6 +44,7 @@ def command(
         from torchport.conversion.verify import verify
         from torchport.files import onnx_files
 
+        _check_order(file, against)
         onnx_files.load(file)  # a broken file is said before a slow import
         source = load(against, seed=seed, trust=trust)
         args, kwargs = gather(source, inputs, seed, required=False)
@@ -55,3 +56,20 @@ def command(
         click.echo(str(proof))
     if not proof.passed:
         raise click.exceptions.Exit(1)
+
+
+def _check_order(file: str, against: str) -> None:
+    """Notice two arguments that were swapped, and two ONNX files."""
+    from torchport.errors import InputError
+
+    if not against.lower().endswith(".onnx"):
+        return
+    if file.lower().endswith(".onnx"):
+        raise InputError(
+            f"{against} is an ONNX file: there is no PyTorch model to prove {file} against",
+            next_step=f"hold two ONNX files against each other with: torchport compare {against} {file}",
+        )
+    raise InputError(
+        "the arguments are swapped: FILE is the ONNX model, --against the PyTorch model",
+        next_step=f"torchport verify {against} --against {file}",
+    )

@@ -18,11 +18,13 @@ from torchport.conversion.attempts import Attempts
 from torchport.conversion.options import DEFAULT_OPSET, ExportOptions, Progress, Weights
 from torchport.conversion.subject import opened
 from torchport.engines.registry import DEFAULT
-from torchport.errors import ProofError
+from torchport.errors import OptionError, ProofError
 from torchport.files import onnx_files
 from torchport.files.filesystem import check_target
+from torchport.files.writer import PROTOBUF_LIMIT
 from torchport.process import silence
 from torchport.results import Dim, Exported, Finding
+from torchport.terminal import human_bytes
 from torchport.verification.bounds import dims_text
 
 
@@ -127,6 +129,7 @@ def _export(model: Any, args: Any, kwargs: dict[str, Any] | None, options: Expor
     routes = order(subject.model, options.route)
     path = check_target(options.output) if options.output is not None else None
     narrowed: dict[str, dict[int, Dim]] = {}
+    _check_inline(subject.target, options)
     with opened(subject, call, options, engine=options.engine, allow_random=options.allow_unproven) as source:
         process.release()
         attempts = Attempts(source, options)
@@ -146,6 +149,20 @@ def _export(model: Any, args: Any, kwargs: dict[str, Any] | None, options: Expor
         with silence():
             onnx_files.save(exported.model, path, external=options.external_data)
     return exported
+
+
+def _check_inline(target: Any, options: ExportOptions) -> None:
+    """Refuse weights in the `.onnx` itself that no such file can hold, before anything is captured."""
+    if options.external_data is not False or options.weights == "omit" or not isinstance(target, torch.nn.Module):
+        return
+    tensors = {id(t): t for t in (*target.parameters(), *target.buffers())}.values()
+    size = sum(t.numel() * t.element_size() for t in tensors)
+    if size > PROTOBUF_LIMIT:
+        raise OptionError(
+            f"the model has {human_bytes(size)} of weights: a single .onnx file holds at most 2 GiB",
+            where="external_data=False, --inline-data",
+            next_step="leave it out: weights that do not fit go into a data file beside the model",
+        )
 
 
 def _set_weights(model: ir.Model, weights: Weights, target: Any) -> list[Finding]:

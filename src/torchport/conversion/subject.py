@@ -14,12 +14,20 @@ import torch
 from torchport.capture import dynamic_dims, models
 from torchport.capture.dynamic_dims import DynamicSpec
 from torchport.capture.models import Subject
-from torchport.capture.reference import Reference, preserved
+from torchport.capture.reference import Mode, Reference, preserved, random_call
 from torchport.capture.source_lines import line_of_error
 from torchport.capture.structure import Call, as_tensor
 from torchport.conversion.options import ExampleOptions
 from torchport.engines.registry import DEFAULT
-from torchport.errors import DynamicError, ForwardError, OptionError, SourceError, TorchportError, did_you_mean
+from torchport.errors import (
+    DynamicError,
+    ForwardError,
+    OptionError,
+    RandomModelError,
+    SourceError,
+    TorchportError,
+    did_you_mean,
+)
 from torchport.numerics.tolerance import Requested
 from torchport.process import silence
 from torchport.results import Dim, Finding
@@ -134,7 +142,10 @@ def opened(
             precise=reference.in_float64,
             requested=_requested(options, output_names),
         )
-        _check_example(verifier, inputs, allow_random=allow_random)
+        try:
+            _check_example(verifier, inputs, allow_random=allow_random)
+        except RandomModelError as error:
+            raise _random_model(error, reference, inputs, options.mode) from error
         findings = (*_fixed_findings(call), *_complex_findings(reference, call, input_names, output_names))
         yield TorchModel(subject, call, reference, inputs, tuple(output_names), spec, verifier, findings, options)
 
@@ -144,6 +155,23 @@ def _proof_inputs(call: Call, names: Sequence[str], spec: DynamicSpec) -> tuple[
         ProofInput(name, to_numpy(tensor), spec.inputs.get(own, {}))
         for name, own, tensor in zip(names, call.names, call.tensors, strict=True)
     )
+
+
+def _random_model(
+    error: RandomModelError, reference: Reference, inputs: Sequence[ProofInput], mode: Mode
+) -> RandomModelError:
+    """Return the error with the line that draws the random numbers, and with advice that fits it."""
+    with silence():
+        name, line = random_call(lambda: reference([i.example for i in inputs]))
+    if not name:
+        return error
+    if mode != "eval":
+        advice = "export it in eval mode: mode='eval', --mode eval"
+    elif "dropout" in name:
+        advice = "the model is in eval mode, but this call drops always: pass training=self.training, or use nn.Dropout"
+    else:
+        advice = "the model is in eval mode: take the random numbers as an input instead of drawing them inside"
+    return RandomModelError(f"{error.what}: '{name}' draws random numbers", where=line or error.where, next_step=advice)
 
 
 def _check_example(verifier: Verifier, inputs: Sequence[ProofInput], *, allow_random: bool) -> None:
