@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 import numpy as np
+import onnx
 import pytest
 import torch
 from click.testing import CliRunner, Result
@@ -301,3 +302,34 @@ def test_example_inputs_that_fail_show_the_users_own_traceback(folder: Path) -> 
     assert "ZeroDivisionError" in done.stderr
     assert "bad.py" in done.stderr
     assert "torchport/" not in done.stderr
+
+
+@pytest.mark.parametrize("name", ["input.1", "serving_default_x:0", "/encoder/x", "a=b", "x y"])
+def test_inputs_of_an_onnx_file_may_be_called_anything(folder: Path, name: str) -> None:
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("Relu", [name], ["y"])],
+        "g",
+        [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["batch size", 3])],
+        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["batch size", 3])],
+    )
+    made = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(made, folder / "strange.onnx")
+    spec = f"{name}=float32[4,3]"
+    assert run("run", "strange.onnx", "-i", spec, "-o", "y.npy").exit_code == 0
+    assert np.load(folder / "y.npy").shape == (4, 3)
+    edited = run("edit", "strange.onnx", "--fold", "--verify", "-i", spec, "-o", "out.onnx")
+    assert edited.exit_code == 0, edited.output
+    compared = run("compare", "strange.onnx", "--engines", "onnxruntime,reference", "-i", spec)
+    assert compared.exit_code == 0, compared.output
+    wrong = run("run", "strange.onnx", "-i", "z=float32[4,3]")
+    assert wrong.exit_code == 2
+    assert "there is no input 'z'" in wrong.output
+
+
+def test_swapped_arguments_of_verify_are_noticed(folder: Path) -> None:
+    found = run("verify", "model.py:Net", "--against", "net.onnx")
+    assert found.exit_code == 2
+    assert "torchport verify net.onnx --against model.py:Net" in found.output
+    found = run("verify", "a.onnx", "--against", "b.onnx")
+    assert found.exit_code == 2
+    assert "torchport compare b.onnx a.onnx" in found.output

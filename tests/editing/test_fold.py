@@ -211,3 +211,15 @@ def test_what_engines_do_not_agree_on_is_left_to_them() -> None:
 def test_a_limit_that_cannot_be_meant_is_refused(limit: Any) -> None:
     with pytest.raises(OptionError, match="limit_bytes cannot be"):
         fold(model("g (float[2] x) => (float[2] y) { y = Neg(x) }"), limit_bytes=limit)
+
+
+def test_a_branch_is_taken_though_nobody_knows_the_rank_of_what_it_reads() -> None:
+    given = model(
+        "g (float[n,4] x, int64[r] s) => (float[n,4] y) <bool yes = {1}, int64[2] back = {-1, 4}> { v = Reshape(x, s)"
+        "b = If(yes) <then_branch = t () => (float[n,4] p) { p = Reshape(v, back) },"
+        "             else_branch = e () => (float[n,4] q) { q = Reshape(x, back) }>  y = Relu(b) }"
+    )
+    assert fold(given) >= 1
+    assert "If" not in [node.op_type for node in given.graph]
+    x = np.arange(8, dtype=np.float32).reshape(2, 4)
+    assert answer(given, x, np.array([2, 2, 2]))[0].tolist() == x.tolist()

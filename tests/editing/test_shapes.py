@@ -167,3 +167,13 @@ def test_inner_shapes_are_forgotten_and_the_interface_stays() -> None:
     assert shape(given, "x") == "[2,3,h,w]"
     assert shape(given, "y").startswith("[2,")
     assert clear_shapes(given) == 0
+
+
+def test_an_axis_is_named_alone_where_several_share_a_placeholder() -> None:
+    given = model("g (float[n,3,n,n] x) => (float[n,3,n,n] y) { y = Relu(x) }")
+    for value in (given.graph.inputs[0], given.graph.outputs[0]):
+        value.shape = ir.Shape(["?", 3, "?", "?"])
+    set_dim(given, "x:0", "batch")
+    assert shape(given, "x") == "[batch,3,?,?]"
+    set_dim(given, "x:3", 8)
+    assert shape(given, "x") == "[batch,3,?,8]"

@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from torchport.inspection.cost import Cost, measure
-from torchport.irtools.dims import size_of
+from torchport.irtools.dims import Dims
 from torchport.irtools.polynomials import Amount
 from torchport.terminal import human, human_bytes
 
@@ -270,14 +270,14 @@ def test_a_local_function_counts_at_each_place_it_is_called() -> None:
     ],
 )
 def test_a_dimension_is_read_as_torch_writes_it(text: str, shown: str, at_31: int) -> None:
-    assert str(size_of(text, {})) == shown
-    assert size_of(text, {"h": 31}) == at_31
+    assert str(Dims(["h"]).size(text, {})) == shown
+    assert Dims(["h"]).size(text, {"h": 31}) == at_31
 
 
 @pytest.mark.parametrize("text", ["a b", "x:0", "1/0", "((((", "h**99999999", "é", "f(x)"])
 def test_any_text_may_be_the_name_of_a_dimension(text: str) -> None:
-    assert size_of(text, {text: 3}) == 3
-    assert str(size_of(text, {}))
+    assert Dims([text]).size(text, {text: 3}) == 3
+    assert str(Dims([text]).size(text, {}))
 
 
 def test_numbers_are_shown_short() -> None:

@@ -171,3 +171,19 @@ def test_describing_imports_no_torch(onnx_file: Path) -> None:
 def test_the_function_is_not_hidden_by_a_module_of_its_name(onnx_file: Path) -> None:
 
     assert tp.graph.describe(onnx_file).nodes > 0
+
+
+def test_axes_that_share_a_placeholder_are_counted_apart_and_may_be_given_together() -> None:
+    model = ir.from_onnx_text(
+        '<ir_version: 8, opset_import: ["" : 17]> g (float[n,2,h] x, float[4,4] w)'
+        " => (float[n,2,k] y) { y = MatMul(x, w) }"
+    )
+    model.graph.inputs[0].shape = model.graph.outputs[0].shape = ir.Shape(["?", "?", 4])
+    found = tp.graph.describe(model, at={"?": 3})
+    assert found.symbols == ("x:0", "x:1")
+    assert found.at == {"x:0": 3, "x:1": 3}
+    assert found.cost_at is not None
+    assert found.cost_at.multiply_adds == 3 * 3 * 4 * 4
+    apart = tp.graph.describe(model, at={"x:0": 3, "x:1": 5}).cost_at
+    assert apart is not None
+    assert apart.multiply_adds == 3 * 5 * 4 * 4

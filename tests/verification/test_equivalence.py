@@ -128,3 +128,45 @@ def test_an_input_that_no_example_can_be_made_of_is_named(kind: str) -> None:
     odd = model(HEADER + f" g ({kind} x) => ({kind} y) {{ y = Identity(x) }}")
     with pytest.raises(InputError, match=r"input 'x' is .*, of which no example can be made"):
         prove_same(odd, odd)
+
+
+# --- files whose inputs need certain sizes ----------------------------------------------------------------------------
+
+PATCHES = HEADER + (
+    " g (float[n,c,h,w] x) => (float[n,c,oh,ow] y)"
+    "{ a = MaxPool<kernel_shape=[4,4], strides=[4,4]>(x)  b = MaxPool<kernel_shape=[7,7]>(a)  y = Relu(b) }"
+)
+HEADS = HEADER + (
+    " g (float[n,length] x) => (float[n,k,16] y) <int64[3] s = {0, -1, 16}> { r = Reshape(x, s)  y = Relu(r) }"
+)
+
+
+@pytest.mark.parametrize(("text", "dim", "least"), [(PATCHES, "h", 28), (HEADS, "length", 16)])
+def test_an_example_of_a_size_that_the_model_takes_is_found(text: str, dim: str, least: int) -> None:
+    given = model(text)
+    proof = prove_same(given.clone(), given)
+    assert proof.passed
+    assert proof.cases[0].sizes[dim] >= least
+    assert len({case.sizes[dim] for case in proof.cases if case.verdict == "pass"}) > 1
+
+
+def test_where_no_size_helps_the_message_has_the_input_to_give() -> None:
+    given = model(
+        HEADER
+        + "g (float[n,2] x, int64[1] key) => (float[n,2] y) <float[3,2] t = {1.0,2.0,3.0,4.0,5.0,6.0}, int64 o={90}>"
+        "{ k = Sub(key, o)  r = Gather(t, k)  y = Mul(x, r) }"
+    )
+    with pytest.raises(InputError) as caught:
+        prove_same(given.clone(), given)
+    assert "refuses the" in caught.value.what
+    assert "-i 'x=float32[2,2]' -i 'key=int64[1]'" in str(caught.value.next_step)
+    inputs = {"x": np.ones((2, 2), np.float32), "key": np.array([91])}
+    assert prove_same(given.clone(), given, inputs=inputs).passed
+
+
+def test_a_file_that_states_a_wrong_shape_of_its_output_can_be_verified() -> None:
+    text = "g (float[n,4] x) => (float[n,4] y) <int64[3] s = {-1, 2, 2}> { y = Reshape(x, s) }"
+    wrong, right = model(HEADER + text), model(HEADER + text)
+    right.graph.outputs[0].shape = ir.Shape(["n", 2, 2])
+    assert prove_same(wrong, right).passed
+    assert not prove_same(wrong, model(HEADER + text.replace("Reshape(x, s)", "Identity(x)"))).passed

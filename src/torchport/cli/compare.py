@@ -102,17 +102,28 @@ class _Given:
 
 def _inputs(given: list[_Given], texts: tuple[str, ...], seed: int) -> Any:
     """What --input says, or example_inputs() beside a PyTorch model; by name where there are names."""
-    from torchport.capture.inputs import build_inputs
-    from torchport.inputs.spec import parse_input
+    from torchport.cli import run
+    from torchport.files.onnx_files import load as load_onnx
+    from torchport.irtools.types import tensor_infos
 
     sources = [g.source for g in given if g.source is not None]
-    if sources:
-        args, kwargs = gather(sources[0], texts, seed, required=False)
+    files = [str(g.model) for g in given if str(g.model).endswith(".onnx")]
+    if sources or not files:
+        args, kwargs = gather(sources[0], texts, seed, required=False) if sources else _arrays(texts, seed)
     else:
-        args, kwargs = build_inputs([parse_input(text) for text in texts], seed=seed)
+        graph = load_onnx(files[0]).graph
+        infos = tensor_infos(v for v in graph.inputs if not v.is_initializer())
+        args, kwargs = (), run.read(infos, texts, seed) if texts else {}
     if args and kwargs:
         raise click.UsageError("give all inputs by name, or none")
     return kwargs or args or None
+
+
+def _arrays(texts: tuple[str, ...], seed: int) -> Any:
+    from torchport.capture.inputs import build_inputs
+    from torchport.inputs.spec import parse_input
+
+    return build_inputs([parse_input(text) for text in texts], seed=seed)
 
 
 def _pairs(texts: tuple[str, ...]) -> dict[str, str]:

@@ -116,7 +116,7 @@ def _inputs(model: Any, specs: tuple[str, ...], libraries: Any) -> Any:
     from torchport.cli import run
     from torchport.engines.session import open_session
 
-    return run.read(open_session(model, libraries=libraries), specs, seed=0) if specs else None
+    return run.read(open_session(model, libraries=libraries).inputs, specs, seed=0) if specs else None
 
 
 def _show(done: Done) -> None:

@@ -14,11 +14,14 @@ from torchport.cli.output import common, print_json, progress
 from torchport.engines.registry import DEFAULT, REFERENCE
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import onnx_ir as ir
 
     from torchport.comparison.reduce import Check, Reduced
     from torchport.comparison.reduce_checks import Numbers
     from torchport.comparison.tensor_cache import Recorded
+    from torchport.results import TensorInfo
 
 
 @click.command("reduce", short_help="Find the smallest part of a model that still fails a check.")
@@ -131,30 +134,29 @@ def _limit(options: Mapping[str, Any]) -> Any:
 
 
 def _recorded(model: ir.Model, engine: str, options: Mapping[str, Any]) -> Recorded:
-    from types import SimpleNamespace
-    from typing import cast
-
     from torchport.cli import run
     from torchport.comparison.tensor_cache import Recorded
-    from torchport.engines.session import Session
+    from torchport.inputs.create import made_up_specs
     from torchport.irtools.types import tensor_infos
 
     infos = tensor_infos([v for v in model.graph.inputs if not v.is_initializer()])
-    texts = options["inputs"] or tuple(_made_up(info) for info in infos)
-    takes = cast(Session, SimpleNamespace(inputs=infos))  # the model may be one that no engine opens
-    feeds = run.read(takes, texts, options["seed"])
+    texts = options["inputs"] or tuple(map(str, made_up_specs(_all_fixed(infos))))
+    feeds = run.read(infos, texts, options["seed"])
     return Recorded(model, feeds, engine=engine, libraries=options["own"])
 
 
-def _made_up(info: Any) -> str:
-    """An input as --input takes it, where the model fixes its shape."""
+def _all_fixed(infos: Sequence[TensorInfo]) -> Sequence[TensorInfo]:
+    """Check that shapes are fixed: at a size that was made up, the model may not fail as it does for the user."""
     from torchport.errors import InputError
 
-    if info.shape is None or not all(isinstance(d, int) for d in info.shape):
-        raise InputError(
-            f"input '{info.name}' has no fixed shape to make one up of", where=str(info), next_step="give it as --input"
-        )
-    return f"{info.name}={info.dtype}[{','.join(map(str, info.shape))}]"
+    for info in infos:
+        if info.shape is None or not all(isinstance(d, int) for d in info.shape):
+            raise InputError(
+                f"input '{info.name}' has no fixed shape to make one up of",
+                where=str(info),
+                next_step="give it as --input",
+            )
+    return infos
 
 
 def _numbered(output: str, place: int) -> Path:

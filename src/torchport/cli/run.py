@@ -14,7 +14,9 @@ from torchport.engines.registry import DEFAULT
 from torchport.errors import InputError
 
 if TYPE_CHECKING:
-    from torchport.engines.session import Session
+    from collections.abc import Sequence
+
+    from torchport.results import TensorInfo
     from torchport.tensors import Array
 
 
@@ -65,7 +67,7 @@ def command(
             arrays.check_output(output)
         model = expose(file, watch) if watch else file
         session = open_session(model, engine, libraries=load_libraries(libraries))
-        feeds = read(session, inputs, seed)
+        feeds = read(session.inputs, inputs, seed)
         say("running")
         outputs = session.run(feeds)
     if output is not None:
@@ -81,19 +83,21 @@ def command(
         click.echo(f"saved to {output}")
 
 
-def read(session: Session, texts: tuple[str, ...], seed: int) -> dict[str, Array]:
+def read(infos: Sequence[TensorInfo], texts: tuple[str, ...], seed: int) -> dict[str, Array]:
     """The model's inputs from --input specs, by name or by position."""
     from torchport.inputs.binding import flat
-    from torchport.inputs.create import create_inputs
+    from torchport.inputs.create import create_named
     from torchport.inputs.spec import parse_input
     from torchport.tensors import is_torch, to_numpy
 
-    args, kwargs = create_inputs([parse_input(text) for text in texts], seed=seed, read_pt=_read_pt)
-    free = [i.name for i in session.inputs if i.name not in kwargs]
+    names = [info.name for info in infos]
+    specs = [parse_input(text, names) for text in texts]
+    args, kwargs = create_named(specs, seed=seed, read_pt=_read_pt, names=names)
+    free = [name for name in names if name not in kwargs]
     if len(args) > len(free):
         raise InputError(
-            f"{len(args) + len(kwargs)} inputs given, the model has {len(session.inputs)}",
-            where=", ".join(str(i) for i in session.inputs),
+            f"{len(args) + len(kwargs)} inputs given, the model has {len(infos)}",
+            where=", ".join(map(str, infos)),
         )
     feeds: dict[str, Any] = {**dict(zip(free, args, strict=False)), **flat(kwargs)}
     return {name: to_numpy(value) if is_torch(value) else value for name, value in feeds.items()}

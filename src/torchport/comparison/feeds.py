@@ -17,7 +17,7 @@ from torchport.comparison.input_differences import same_inputs
 from torchport.comparison.recorded_calls import described, noted
 from torchport.comparison.sides import OnnxSide, SavedSide, Side, is_onnx, is_saved
 from torchport.errors import InputError
-from torchport.inputs.create import made_up
+from torchport.inputs.create import accepted
 from torchport.inputs.samples import OUTPUT, Sample, is_unnamed, read_samples
 from torchport.results import Finding
 from torchport.tensors import is_torch, to_numpy
@@ -42,8 +42,9 @@ def given_samples(sources: tuple[Any, Any], inputs: Any, data: Any, opened: Mapp
         return iter([_saved_inputs(saved[0], _wanted(sources, opened))])
     if not opened:
         raise InputError("no inputs are given", next_step="give inputs=, or --input x=float32[1,3,224,224]")
-    infos = next(iter(opened.values())).session.inputs
-    return iter([Sample(MADE_UP, {i.name: a for i, a in zip(infos, made_up(infos), strict=True)})])
+    session = next(iter(opened.values())).session
+    arrays = accepted(session.inputs, lambda given: session(*given))
+    return iter([Sample(MADE_UP, {i.name: a for i, a in zip(session.inputs, arrays, strict=True)})])
 
 
 def _is_nested(inputs: Any) -> bool:

@@ -32,6 +32,7 @@ from torchport.errors import (
     TorchportError,
 )
 from torchport.irtools import metadata
+from torchport.irtools.dims import free_roots, texts_of
 from torchport.irtools.metadata import find_origin
 from torchport.irtools.types import tensor_infos
 from torchport.opset import convert as opsets
@@ -302,6 +303,7 @@ class Attempts:
             bounds=self._bounds(best.proof),
             operators=custom_operators.described(best.model, self.libraries),
             workarounds={self.options.engine: {w.name: w.nodes for w in best.workarounds}} if best.workarounds else {},
+            dims=free_roots({text for value in best.model.graph.inputs for text in texts_of(value.shape)}),
         )
         return Exported(
             model=best.model,

@@ -21,7 +21,8 @@ from torchport.engines.session import Session, open_session
 from torchport.errors import InputError
 from torchport.files import onnx_files
 from torchport.inputs.binding import nested
-from torchport.inputs.create import made_up
+from torchport.inputs.create import accepted
+from torchport.irtools.dims import roots_in
 from torchport.process import silence
 from torchport.results import Finding, Proof
 from torchport.tensors import to_numpy, to_torch
@@ -63,13 +64,14 @@ def verify(
         The proof, passed or not.
     """
     session = open_session(model, engine, libraries=libraries)
+    roots = roots_in(onnx_files.as_model(model))
     subject = models.subject(against)
     args, kwargs = models.example_arguments(subject, args, kwargs)
     if not args and not kwargs:
-        args, kwargs = _made_up_inputs(session, subject.target)
+        args, kwargs = _made_up_inputs(session, subject.target, roots)
     call = models.call(subject, args, kwargs)
     options = ExampleOptions(dynamic=dynamic, examples=examples, mode=mode, rtol=rtol, atol=atol, progress=progress)
-    declared = declared_dims(session) if dynamic is None else None
+    declared = declared_dims(session, roots) if dynamic is None else None
     with opened(subject, call, options, names=_match_names(session, call), declared=declared, engine=engine) as source:
         options.say("proving")
         with silence():
@@ -111,9 +113,10 @@ def _match_names(session: Session, call: Call) -> list[str]:
     )
 
 
-def _made_up_inputs(session: Session, target: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _made_up_inputs(session: Session, target: Any, roots: Sequence[str]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return random inputs of the ONNX model's own dtypes and shapes, by name where the PyTorch model has these."""
-    tensors = {info.name: to_torch(a) for info, a in zip(session.inputs, made_up(session.inputs), strict=True)}
+    arrays = accepted(session.inputs, lambda given: session(*given), roots)
+    tensors = {info.name: to_torch(a) for info, a in zip(session.inputs, arrays, strict=True)}
     parameters = signature_of(target).parameters
     by_name = all(name.split(".")[0] in parameters for name in tensors)
     return ((), nested(tensors)) if by_name else (tuple(tensors.values()), {})

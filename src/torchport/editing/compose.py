@@ -12,7 +12,7 @@ from torchport.editing.fragment import take_functions
 from torchport.editing.selection import tensor_name
 from torchport.errors import InputError, did_you_mean
 from torchport.files.onnx_files import ModelLike, as_model
-from torchport.irtools.dims import change_dims, dim_names, dim_with, evaluated, symbols
+from torchport.irtools.dims import Dims, change_dims, dim_names, free_roots, texts_of
 from torchport.irtools.inference import infer_missing
 from torchport.irtools.metadata import ANNOTATION, PROOF, UNPROVEN
 from torchport.irtools.names import FreshNames, rename
@@ -143,23 +143,32 @@ def _since(node: ir.Node, version: int) -> Any:
 
 def _tell_dimensions_apart(one: ir.Model, two: ir.Model) -> None:
     """A name that both have need not be one size: the second's get names of their own, until they are connected."""
-    taken = dim_names(one)
-    for name in sorted(taken & dim_names(two)):
+    taken, own = _all_names(one), _all_names(two)
+    for name in sorted(taken & own):
         number = 1
-        while f"{name}_{number}" in taken | dim_names(two):
+        while f"{name}_{number}" in taken | own:
             number += 1
         _substitute(two, name, f"{name}_{number}")
+        own.add(f"{name}_{number}")
+
+
+def _all_names(model: ir.Model) -> set[str]:
+    """Return the names of dimensions, and what would be one in expressions if another model brought its name along."""
+    texts = {text for value in all_values(model) for text in texts_of(value.shape)}
+    return dim_names(model) | set(free_roots(texts))
 
 
 def _substitute(model: ir.Model, name: str, by: str | int) -> None:
     """Give a dimension another name, or a size, wherever it is, also inside an expression such as ``2*N``."""
 
+    dims = Dims.of(model, [name])
+
     def changed(text: str) -> str | int:
         if text == name:
             return by
-        if name not in symbols(text):
+        if name not in dims.symbols(text):
             return text
-        return evaluated(text, {name: by}) if isinstance(by, int) else dim_with(text, {name: _operand(by)})
+        return dims.evaluated(text, {name: by}) if isinstance(by, int) else dims.renamed(text, {name: _operand(by)})
 
     for value in all_values(model):
         if value.const_value is None:

@@ -18,6 +18,7 @@ from torchport.editing.splice import Grafting, drop_unread
 from torchport.editing.transaction import in_place
 from torchport.errors import OptionError
 from torchport.irtools import node_reader
+from torchport.irtools.dims import is_generated
 from torchport.irtools.evaluation import COMPUTED, GROWING, MOVING, PLAIN, are_of, computed
 from torchport.irtools.inference import infer_missing
 from torchport.irtools.traversal import Match, Scope, opset_of, scoped_nodes
@@ -76,7 +77,7 @@ def _sharpen(model: ir.Model) -> None:
 
 def _is_vague(value: ir.Value) -> bool:
     dims = value.shape or ()
-    return any(isinstance(d, ir.SymbolicDim) and (d.value is None or d.value.startswith("unk__")) for d in dims)
+    return any(isinstance(d, ir.SymbolicDim) and (d.value is None or is_generated(d.value)) for d in dims)
 
 
 class _Folder:

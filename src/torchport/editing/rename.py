@@ -11,8 +11,8 @@ import onnx_ir as ir
 
 from torchport.editing.transaction import in_place
 from torchport.errors import InputError
-from torchport.irtools.dims import IDENTIFIER, change_dims, dim_names, dim_with
-from torchport.irtools.metadata import ANNOTATION, PROOF
+from torchport.irtools.dims import IDENTIFIER, Dims, change_dims, dim_names, roots_in
+from torchport.irtools.metadata import ANNOTATION, DIMS, PROOF
 from torchport.irtools.names import check_owned, unknown
 from torchport.irtools.traversal import all_nodes, all_values, bodies, own_values, subgraphs
 
@@ -202,15 +202,19 @@ def _rename_nodes(model: ir.Model, plan: _Plan) -> int:
 
 
 def _rename_dims(model: ir.Model, plan: _Plan) -> int:
-    def renamed(text: str) -> str:
-        return dim_with(text, plan)
+    dims = Dims.of(model)
 
-    _rename_in_proof(model, plan)
+    def renamed(text: str) -> str:
+        return dims.renamed(text, plan)
+
+    _rename_in_metadata(model, plan)
     return sum(change_dims(value, renamed) for value in all_values(model))
 
 
-def _rename_in_proof(model: ir.Model, plan: _Plan) -> None:
-    """The proof in the metadata says which sizes were tried, by dimension."""
+def _rename_in_metadata(model: ir.Model, plan: _Plan) -> None:
+    """The metadata has names in expressions; and the proof in it has the sizes that were tried, by dimension."""
+    if roots := roots_in(model):
+        model.metadata_props[DIMS] = json.dumps([plan.get(name, name) for name in roots])
     try:
         proof = json.loads(model.metadata_props.get(PROOF, "{}"))
     except ValueError:

@@ -9,9 +9,10 @@ import onnx_ir as ir
 
 from torchport.errors import InputError
 from torchport.inspection.lint.operators import clean
-from torchport.irtools.dims import dim_names, dims_in, size_of
+from torchport.irtools.dims import Dims, dim_names, dims_in, is_generated
 from torchport.irtools.inference import InferenceError, contradiction, infer_missing, infer_shapes
 from torchport.irtools.names import where
+from torchport.irtools.serialization import state_ranks
 from torchport.irtools.shapes import Shapes
 from torchport.irtools.traversal import Match, Scope, all_nodes, all_values, bodies, subgraphs, used_values
 from torchport.irtools.types import agrees, described
@@ -40,11 +41,11 @@ def settle_types(nodes: Sequence[ir.Node], scope: Scope, model: ir.Model, title:
 
 def _nameable(shape: ir.Shape | None, outer: Sequence[ir.Value]) -> ir.Shape | None:
     """A shape without the names onnx makes up for what it does not know: it makes up the same elsewhere."""
-    if shape is None or not any(isinstance(d, ir.SymbolicDim) and str(d.value).startswith("unk__") for d in shape):
+    if shape is None or not any(isinstance(d, ir.SymbolicDim) and is_generated(d.value) for d in shape):
         return shape
     known = {d.value for v in outer for d in v.shape or () if isinstance(d, ir.SymbolicDim)}
     dims = [d if isinstance(d, int) else d.value for d in shape]
-    return ir.Shape([None if str(d).startswith("unk__") and d not in known else d for d in dims])
+    return ir.Shape([None if isinstance(d, str) and is_generated(d) and d not in known else d for d in dims])
 
 
 def _inferred(proto: onnx.ModelProto, title: str, *, strict: bool) -> onnx.ModelProto:
@@ -66,6 +67,7 @@ def _checkable(proto: onnx.ModelProto) -> onnx.ModelProto:
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
     del copy.graph.output[:]
+    state_ranks(copy)
     return copy
 
 
@@ -177,30 +179,27 @@ def _forget_made_up(value: ir.Value, stated: ir.Shape | None) -> None:
     old = {d.value for d in stated or () if isinstance(d, ir.SymbolicDim)}
     if value.shape is not None:
         dims = [
-            None if not isinstance(d, int) and _is_made_up(d.value) and d.value not in old else d for d in value.shape
+            None if not isinstance(d, int) and is_generated(d.value) and d.value not in old else d for d in value.shape
         ]
         value.shape = ir.Shape(dims)
-
-
-def _is_made_up(name: str | None) -> bool:
-    return name is not None and name.startswith("unk__")
 
 
 def _keep_true(model: ir.Model, stated: Mapping[ir.Value, ir.Shape]) -> None:
     if not stated or contradiction(model) is not None:
         return  # the sizes of a model that contradicts itself cannot be worked out
-    names = sorted(dim_names(model) | {n for shape in stated.values() for n in dims_in(shape)})
+    dims = Dims.of(model)
+    names = sorted(dim_names(model) | {n for shape in stated.values() for n in dims_in(shape, dims)})
     true = set(stated)
     for first, step in ((192, 64), (211, 2 * 3 * 5 * 7)):  # sizes that strides divide, and sizes that they do not
         sizes = {name: first + step * n for n, name in enumerate(names)}
         found = Shapes(model, sizes)
-        true &= {v for v, shape in stated.items() if _at(shape, sizes) == found.of(v)}
+        true &= {v for v, shape in stated.items() if _at(shape, sizes, dims) == found.of(v)}
     for value in true:
         value.shape = stated[value]
 
 
-def _at(shape: ir.Shape, sizes: Mapping[str, int]) -> tuple[int, ...] | None:
-    found = [d if isinstance(d, int) else d.value if d.value is None else size_of(d.value, sizes) for d in shape]
+def _at(shape: ir.Shape, sizes: Mapping[str, int], dims: Dims) -> tuple[int, ...] | None:
+    found = [d if isinstance(d, int) else d.value if d.value is None else dims.size(d.value, sizes) for d in shape]
     whole = [d for d in found if isinstance(d, int)]
     return tuple(whole) if len(whole) == len(found) else ()
 

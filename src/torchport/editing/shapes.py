@@ -10,7 +10,7 @@ from torchport.editing.make_dynamic.edit import free
 from torchport.editing.selection import Tensor
 from torchport.editing.transaction import in_place, unproves
 from torchport.errors import InputError, did_you_mean
-from torchport.irtools.dims import dim_names, dim_with, evaluated, plain_dims, symbols
+from torchport.irtools.dims import Dims, dim_names, is_placeholder, plain_dims
 from torchport.irtools.inference import contradiction
 from torchport.irtools.names import check_owned, unknown
 from torchport.irtools.shapes import Shapes
@@ -77,8 +77,9 @@ def _find(model: ir.Model, text: str) -> str | tuple[str, int]:
     if shape is None or not -len(shape) <= axis < len(shape):
         rank = "no known rank" if shape is None else f"rank {len(shape)}"
         raise InputError(f"input '{name}' has {rank}, there is no axis {axis}", next_step="count axes from 0")
-    dim = shape[axis]
-    return dim.value if not isinstance(dim, int) and dim.value in named else (name, axis % len(shape))
+    own = plain_dims(shape)[axis]
+    is_named = isinstance(own, str) and own in named and not is_placeholder(own)
+    return str(own) if is_named else (name, axis % len(shape))
 
 
 def _unknown(text: str, named: set[str], inputs: dict[str, ir.Value]) -> InputError:
@@ -225,22 +226,23 @@ def checked(model: ir.Model, change: Callable[[], int], what: str) -> int:
 
 def _write(model: ir.Model, name: str, to: int | str) -> int:
     changed = 0
+    known = Dims.of(model)
     for value in all_values(model):
         if value.shape is None:
             continue
-        dims = [d if isinstance(d, int) else _with(d, name, to) for d in value.shape]
+        dims = [d if isinstance(d, int) else _with(d, name, to, known) for d in value.shape]
         if dims != list(value.shape):
             value.shape = ir.Shape(dims)
             changed += 1
     return changed
 
 
-def _with(dim: ir.SymbolicDim, name: str, to: int | str) -> int | str | ir.SymbolicDim:
+def _with(dim: ir.SymbolicDim, name: str, to: int | str, dims: Dims) -> int | str | ir.SymbolicDim:
     if dim.value == name:
         return to
-    if dim.value is None or name not in symbols(dim.value):
+    if dim.value is None or name not in dims.symbols(dim.value):
         return dim
-    return evaluated(dim.value, {name: to}) if isinstance(to, int) else dim_with(dim.value, {name: to})
+    return dims.evaluated(dim.value, {name: to}) if isinstance(to, int) else dims.renamed(dim.value, {name: to})
 
 
 def _work_out(model: ir.Model) -> None:

@@ -20,7 +20,7 @@ from torchport.editing.selection import Tensor, tensor_name
 from torchport.editing.transaction import attempt, in_place, unproves
 from torchport.errors import FileError, InputError, close_names
 from torchport.inputs.arrays import reading, same_dtype, tensor_for
-from torchport.irtools.dims import change_dims, evaluated
+from torchport.irtools.dims import Dims, change_dims, is_placeholder
 from torchport.irtools.inference import inferred
 from torchport.irtools.metadata import ANNOTATION
 from torchport.irtools.names import unknown, where
@@ -318,31 +318,26 @@ def _sizes(given: ir.Value, tensor: ir.TensorProtocol) -> dict[str, int]:
     for dim, size in zip(given.shape, shape, strict=False):
         if isinstance(dim, int):
             fits = fits and dim == size
-        elif dim.value is not None:
+        elif dim.value is not None and not is_placeholder(dim.value):
             fits = fits and found.setdefault(dim.value, size) == size
     if not fits:
         raise InputError(
             f"the input '{given.name}' is {given.shape}, what is given is [{','.join(map(str, shape))}]",
             next_step="give it in that shape",
         )
-    return {name: size for name, size in found.items() if name.isidentifier()}
+    return found
 
 
 def _settle(model: ir.Model, given: ir.Value, tensor: ir.TensorProtocol, sizes: Mapping[str, int]) -> None:
+    dims = Dims.of(model)  # the names of `given` among them
     model.graph.inputs.remove(given)  # del would leave it marked as an input
     given.const_value, given.shape = tensor, ir.Shape(tensor.shape.numpy())
     model.graph.register_initializer(given)
     model.ir_version = max(model.ir_version, 4)  # before, weights had to be inputs
     for value in all_values(model):
-        change_dims(value, lambda text: _at(text, sizes))
+        change_dims(value, lambda text: dims.evaluated(text, sizes))
     _sharpen(model)
     infer_again(model)
-
-
-def _at(text: str, sizes: Mapping[str, int]) -> str | int:
-    if text in sizes or not any(name in text for name in sizes):
-        return sizes.get(text, text)
-    return evaluated(text, sizes)
 
 
 def _sharpen(model: ir.Model) -> None:

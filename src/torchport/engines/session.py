@@ -11,6 +11,7 @@ from torchport.engines.protocol import OpenOptions, Runner
 from torchport.engines.registry import DEFAULT, find_engine
 from torchport.errors import InputError
 from torchport.inputs.binding import bind
+from torchport.irtools.dims import is_placeholder
 from torchport.tensors import Array, is_torch, to_torch
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ class Session:
         sizes: dict[str, tuple[int, str]] = {}
         for info in self.inputs:
             for axis, (dim, size) in enumerate(zip(info.shape or (), arrays[info.name].shape, strict=False)):
-                if not isinstance(dim, str):
+                if not isinstance(dim, str) or is_placeholder(dim):
                     continue
                 known, first = sizes.setdefault(dim, (size, f"{info.name} axis {axis}"))
                 if known != size:

@@ -31,8 +31,8 @@ from torchport.files.validation import BROKEN, check_well_formed
 from torchport.files.writer import draft_inside, draft_outside
 from torchport.irtools.metadata import unmarked
 from torchport.irtools.names import own_tensor
-from torchport.irtools.serialization import proto_tensors, unread_tensors, weights
-from torchport.irtools.traversal import bodies
+from torchport.irtools.serialization import proto_tensors, state_ranks, unread_tensors, weights
+from torchport.irtools.traversal import all_values, bodies
 from torchport.process import uncollected
 
 ModelLike = ir.Model | ModelProto | str | os.PathLike[str]
@@ -138,6 +138,10 @@ def _to_model(proto: ModelProto, folder: Path | None, *, in_order: bool) -> ir.M
     with uncollected():
         model = ir.from_proto(proto)
         remember(proto, model)
+    for value in all_values(model):
+        if value.shape is not None and any(isinstance(d, int) and d < 0 for d in value.shape):
+            dims = [None if isinstance(d, int) and d < 0 else d for d in value.shape]
+            value.shape = ir.Shape(dims)  # older programs write -1 for a size that may vary, and engines take it so
     for body in bodies(model):
         if folder is not None:
             ir.external_data.set_base_dir(body, folder)
@@ -232,13 +236,25 @@ def _check_sources(model: ir.Model) -> None:
 
 def _run_checker(path: Path, target: Path) -> None:
     try:
-        onnx.checker.check_model(path)
+        _check(path)
     except onnx.checker.ValidationError as error:
         raise SaveError(
             f"not a valid ONNX model: {str(error).strip()[:500]}",
             where=str(target),
             next_step="mend the model, or save with check=False; nothing was changed",
         ) from error
+
+
+def _check(path: Path) -> None:
+    """Have onnx check a model; a part of a model may have inputs and outputs of which nobody knows the rank."""
+    try:
+        onnx.checker.check_model(path)
+    except onnx.checker.ValidationError:
+        proto = onnx.load(path, load_external_data=False)
+        if not state_ranks(proto):
+            raise
+        onnx.save(proto, path.with_name("ranks.onnx"))
+        onnx.checker.check_model(path.with_name("ranks.onnx"))
 
 
 def _keep_readable(model: ir.Model, data: Path) -> None:

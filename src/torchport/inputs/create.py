@@ -6,20 +6,24 @@ PyTorch's files are read by a function that the caller passes in, so that torch 
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import shlex
 import stat
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from torchport.errors import InputError
+from torchport.errors import InputError, TorchportError
 from torchport.inputs.arrays import memory, read_arrays, unreadable
 from torchport.inputs.binding import nested
 from torchport.inputs.spec import InputSpec, Random, Scalar, Stored, is_name
+from torchport.irtools.dims import Dims, input_dims
 from torchport.results import TensorInfo
-from torchport.tensors import COMPLEX, DTYPES, INTEGERS, Array, numpy_dtype
+from torchport.tensors import COMPLEX, DTYPES, FLOATS, INTEGERS, Array, numpy_dtype
 
 Args = tuple[tuple[Any, ...], dict[str, Any]]
 Values = tuple[list[Any], dict[str, Any]]  # that one spec adds to the positional and to the named arguments
@@ -27,7 +31,15 @@ PtReader = Callable[[Path, str | None], Values]  # of a file of torch.save, give
 
 
 def create_inputs(specs: Sequence[InputSpec], *, seed: int = 0, read_pt: PtReader | None = None) -> Args:
-    """Return the positional and the keyword arguments that the specs describe, with arrays for tensors.
+    """Return the positional and the keyword arguments that the specs describe, with arrays for tensors."""
+    args, named = create_named(specs, seed=seed, read_pt=read_pt)
+    return args, nested(named)
+
+
+def create_named(
+    specs: Sequence[InputSpec], *, seed: int = 0, read_pt: PtReader | None = None, names: Collection[str] = ()
+) -> Args:
+    """Return positional and named values. Dots in a name mean nothing here: ``input.1`` is an input of many models.
 
     The numbers depend on the seed and on the position of the spec in the list, and on nothing else.
 
@@ -39,17 +51,17 @@ def create_inputs(specs: Sequence[InputSpec], *, seed: int = 0, read_pt: PtReade
     args: list[Any] = []
     named: dict[str, Any] = {}
     for place, spec in enumerate(specs):
-        more, by_name = _values(spec, np.random.default_rng([seed, place]), read_pt)
+        more, by_name = _values(spec, np.random.default_rng([seed, place]), read_pt, names)
         args += more
         if twice := [name for name in by_name if name in named]:
             raise InputError(f"input '{twice[0]}' is given twice", where=f"--input {twice[0]}=…")
         named |= by_name
-    return tuple(args), nested(named)
+    return tuple(args), named
 
 
-def _values(spec: InputSpec, rng: np.random.Generator, read_pt: PtReader | None) -> Values:
+def _values(spec: InputSpec, rng: np.random.Generator, read_pt: PtReader | None, known: Collection[str]) -> Values:
     if isinstance(spec.value, Stored):
-        return _from_file(spec.name, spec.value, read_pt)
+        return _from_file(spec.name, spec.value, read_pt, known)
     return _one(spec.name, spec.value.value if isinstance(spec.value, Scalar) else _random(spec.value, rng))
 
 
@@ -84,23 +96,23 @@ def _draw(spec: Random, rng: np.random.Generator) -> Any:
     return (1 - share) * precision(spec.low) + share * precision(spec.high)
 
 
-def _from_file(name: str | None, stored: Stored, read_pt: PtReader | None) -> Values:
+def _from_file(name: str | None, stored: Stored, read_pt: PtReader | None, known: Collection[str]) -> Values:
     path = _regular(stored)
     if path.suffix.lower() in (".npy", ".npz"):
         arrays = {n: _tensor(a, path) for n, a in read_arrays(path, stored.key).items() if not n.startswith(_NOTE)}
         if name is None and stored.key is None and path.suffix.lower() == ".npz":
-            return [], _named(arrays, path)
+            return [], _named(arrays, path, known)
         value = _only(arrays, name, path)
     elif read_pt is None:
         raise unreadable(path, "only .npy and .npz are read here")
     else:
         args, named = read_pt(path, name)
-        return args, named if name is not None else _named(named, path)
+        return args, named if name is not None else _named(named, path, known)
     return _one(name, value)
 
 
-def _named(values: dict[str, Any], path: Path) -> dict[str, Any]:
-    if bad := [name for name in values if not is_name(name)]:
+def _named(values: dict[str, Any], path: Path, known: Collection[str]) -> dict[str, Any]:
+    if bad := [name for name in values if not is_name(name) and name not in known]:
         raise unreadable(path, f"'{bad[0][:80]}' is no name of an argument")
     return values
 
@@ -137,16 +149,116 @@ def _tensor(array: Array, path: Path) -> Array:
     return np.asarray(array, dtype=array.dtype.newbyteorder("="), order="C")
 
 
-_EXAMPLE_SIZE = 2  # of a dimension that may vary
+# --- inputs made up from the shapes of an ONNX model ------------------------------------------------------------------
+
+Sizes = tuple[int, int, int]  # of rows of a batch, of sides of images, of other dimensions that may vary
+
+_EXAMPLE_SIZES = (2, 64, 2)  # a network that halves an image five times has something left of it
+_FURTHER_SIZES = (
+    *((2, 2, 2), (1, 64, 1), (1, 1, 1), (1, 8, 8), (2, 32, 32), (1, 32, 32)),
+    *((1, size, size) for size in (64, 128, 160, 224, 256, 320, 512, 640, 1024, 4096, 16000, 32000)),
+)
+_MOST_BYTES = 64 * 2**20  # of an example that is only tried
+_MOST_SECONDS = 30.0  # for trying examples
 
 
-def made_up(infos: Sequence[TensorInfo]) -> list[Array]:
-    """Random inputs of these dtypes and shapes, dimensions that may vary at size 2."""
+def made_up(infos: Sequence[TensorInfo], sizes: Sizes = _EXAMPLE_SIZES, roots: Sequence[str] = ()) -> list[Array]:
+    """Return random inputs of these dtypes and shapes.
+
+    Args:
+        infos: the inputs of a model.
+        sizes: of the dimensions that may vary. One that is an expression of others has the size that follows.
+        roots: names that only expressions in the shapes have.
+    """
+    return _created(made_up_specs(infos, sizes, roots))
+
+
+def _created(specs: Sequence[InputSpec]) -> list[Array]:
+    return list(create_inputs([dataclasses.replace(spec, name=None) for spec in specs])[0])
+
+
+def made_up_specs(
+    infos: Sequence[TensorInfo], sizes: Sizes = _EXAMPLE_SIZES, roots: Sequence[str] = (), *, rows_up_to: int = 0
+) -> list[InputSpec]:
+    """Return what `made_up` makes, as it would be written on the command line.
+
+    With `rows_up_to` 1, rows of a batch are also at the second axis, as in the state of a recurrent network.
+    """
     for info in infos:
         if info.dtype == "string" or "(" in info.dtype:
             raise InputError(f"input '{info.name}' is {info.dtype}, of which no example can be made")
         if info.shape is None:
-            raise InputError(f"input '{info.name}' has no shape to make an example from", next_step="give --input")
-    shapes = [[d if isinstance(d, int) else _EXAMPLE_SIZE for d in i.shape or ()] for i in infos]
-    specs = [InputSpec.tensor(None, i.dtype, s) for i, s in zip(infos, shapes, strict=True)]
-    return list(create_inputs(specs)[0])
+            raise InputError(
+                f"input '{info.name}' has no shape to make an example from",
+                next_step=f"give one: -i '{info.name}={info.dtype}[1,3,224,224]', in the shape that it takes",
+            )
+    dims = Dims.of_inputs(infos, roots)
+    names = input_dims((info.name, info.shape or ()) for info in infos)
+    rows = {
+        names[i.name, axis]
+        for i in infos
+        for axis in range(min(rows_up_to + 1, len(i.shape or ()) - 1))
+        if (i.name, axis) in names and all(isinstance(d, int) for d in (i.shape or ())[:axis])
+    }
+    sides = {
+        names[i.name, n] for i in infos for n in range(2, len(i.shape or ())) if (i.name, n) in names and _is_image(i)
+    }
+    free = {
+        name: sizes[0 if name in rows else 1 if name in sides else 2]
+        for text in names.values()
+        for name in dims.symbols(text)
+    }
+
+    def size(info: TensorInfo, axis: int, dim: int | str | None) -> int:
+        found = dim if isinstance(dim, int) else dims.evaluated(names[info.name, axis], free)
+        return max(found, 0) if isinstance(found, int) else sizes[2]
+
+    return [
+        InputSpec.tensor(info.name, info.dtype, [size(info, n, d) for n, d in enumerate(info.shape or ())])
+        for info in infos
+    ]
+
+
+def _is_image(info: TensorInfo) -> bool:
+    return len(info.shape or ()) >= 4 and info.dtype in FLOATS
+
+
+def accepted(
+    infos: Sequence[TensorInfo], run: Callable[[list[Array]], object], roots: Sequence[str] = ()
+) -> list[Array]:
+    """Return made-up inputs that a model runs on: of small sizes first, then of those that networks are made for.
+
+    Raises:
+        InputError: it refuses all of them; the message has its reason, and how to give an example.
+    """
+    refusals: list[tuple[list[InputSpec], TorchportError]] = []
+    start = time.monotonic()
+    for sizes, rows in ((sizes, rows) for rows in (0, 1) for sizes in (_EXAMPLE_SIZES, *_FURTHER_SIZES)):
+        specs = made_up_specs(infos, sizes, roots, rows_up_to=rows)
+        large = sum(_bytes(spec) for spec in specs) > _MOST_BYTES or time.monotonic() - start > _MOST_SECONDS
+        if refusals and (large or specs in [tried for tried, _ in refusals]):
+            continue
+        arrays = _created(specs)
+        try:
+            run(arrays)
+        except TorchportError as error:
+            refusals.append((specs, error))
+        else:
+            return arrays
+    raise _all_refused(refusals)
+
+
+def _bytes(spec: InputSpec) -> int:
+    assert isinstance(spec.value, Random)
+    return math.prod(spec.value.shape) * numpy_dtype(spec.value.dtype).itemsize
+
+
+def _all_refused(refusals: Sequence[tuple[list[InputSpec], TorchportError]]) -> InputError:
+    specs, last = refusals[0]
+    shown = " ".join(f"-i {shlex.quote(str(spec))}" for spec in specs)
+    tried = "the example" if len(refusals) == 1 else f"the {len(refusals)} examples"
+    return InputError(
+        f"the model refuses {tried} made up from its shapes: {last.what}",
+        where=last.where,
+        next_step=f"give inputs that it takes, in place of the sizes and values here: {shown}",
+    )

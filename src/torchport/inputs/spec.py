@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -97,8 +97,12 @@ class InputSpec:
         return str(self.value) if self.name is None else f"{self.name}={self.value}"
 
 
-def parse_input(text: str) -> InputSpec:
+def parse_input(text: str, names: Collection[str] = ()) -> InputSpec:
     """Read one `--input`.
+
+    Args:
+        text: as it stands on the command line.
+        names: the inputs of an ONNX model. They may be called anything: ``input:0``, ``/conv/x``, ``a=b``.
 
     Raises:
         InputError: it cannot be meant; says at which character, and gives the right form.
@@ -107,7 +111,7 @@ def parse_input(text: str) -> InputSpec:
         >>> parse_input("ids=int64[2,8]@0..99").value
         Random(dtype='int64', shape=(2, 8), low=0, high=99)
     """
-    name, start = _name(text)
+    name, start = _known_name(text, names) or _name(text, is_free=bool(names))
     value = text[start:]
     if not value:
         raise _fault(text, start, "there is nothing after the name" if start else "it is empty")
@@ -130,11 +134,19 @@ def _short(text: str) -> str:
     return shown if len(shown) <= 80 else shown[:79] + "…"
 
 
-def _name(text: str) -> tuple[str | None, int]:
+def _known_name(text: str, names: Collection[str]) -> tuple[str, int] | None:
+    """Return the longest name that the text begins with, and where the value begins."""
+    found = [name for name in names if text.startswith(f"{name}=")]
+    return (max(found, key=len), len(max(found, key=len)) + 1) if found else None
+
+
+def _name(text: str, *, is_free: bool = False) -> tuple[str | None, int]:
     """The name, and where the value begins. An = that belongs to a path or a text makes no name."""
     name, equals, _ = text.partition("=")
     if not equals or re.search(r"""[/\\'"\[]""", name):
         return None, 0
+    if is_free:
+        return name, len(name) + 1  # whoever knows the inputs says that there is none of that name
     first, *others = name.split(".")
     if not first.isidentifier():
         raise _fault(text, 0, f"'{_short(name)}' is no name of an argument")

@@ -24,7 +24,9 @@ from torchport.inspection.description import (
     Weight,
 )
 from torchport.irtools import metadata
+from torchport.irtools.dims import Dims, input_dims, is_placeholder, plain_dims
 from torchport.irtools.metadata import module_of, utf8
+from torchport.irtools.names import name_of
 from torchport.irtools.node_reader import constant_tensor, is_constant_node
 from torchport.irtools.polynomials import Size
 from torchport.irtools.shapes import Shapes
@@ -74,7 +76,7 @@ def reading(model: object) -> Iterator[None]:
 def _describe(loaded: ir.Model, path: str, at: Mapping[str, int]) -> Description:
     shapes = Shapes(inlined(loaded))
     symbols = _symbols(loaded, shapes)
-    sizes = _checked(at, symbols)
+    sizes = _checked(_spread(at, loaded), symbols)
     total = measured(shapes)
     nodes = list(all_nodes(loaded))
     weights = sorted(_weights(loaded, nodes), key=lambda w: -w.bytes)
@@ -120,9 +122,18 @@ def _info(value: ir.Value) -> TensorInfo:
 
 def _symbols(model: ir.Model, shapes: Shapes) -> tuple[str, ...]:
     """The dynamic dimensions: first those of the inputs, then those that only a run shows."""
-    stated = [d.value for v in model.graph.inputs for d in v.shape or () if not isinstance(d, int)]
-    named = dict.fromkeys(d for d in stated if d is not None)
-    return tuple(dict.fromkeys([*(d for d in named if d.isidentifier()), *shapes.symbols()]))
+    dims = Dims.of(model)
+    inputs = [v for v in model.graph.inputs if v.name not in model.graph.initializers]
+    named = input_dims((str(v.name), plain_dims(v.shape or ())) for v in inputs).values()
+    return tuple(dict.fromkeys([*(d for d in named if dims.is_name(d)), *shapes.symbols()]))
+
+
+def _spread(at: Mapping[str, int], model: ir.Model) -> dict[str, int]:
+    """Give the size of a placeholder that several axes share, ``?``, to each of them."""
+    places = [(f"{v.name}:{n}", d) for v in model.graph.inputs for n, d in enumerate(plain_dims(v.shape or ()))]
+    shared = {name: [place for place, dim in places if dim == name] for name in at if is_placeholder(name)}
+    spread = {place: at[name] for name, axes in shared.items() if len(axes) > 1 for place in axes}
+    return spread | {name: size for name, size in at.items() if len(shared.get(name, ())) < 2}
 
 
 def _checked(at: Mapping[str, int], symbols: tuple[str, ...]) -> dict[str, int]:
@@ -213,7 +224,7 @@ def _subgraphs(nodes: list[ir.Node]) -> Iterator[Subgraph]:
             if given.type == ir.AttributeType.GRAPH and not given.is_ref():
                 graph = given.as_graph()
                 count = sum(1 for _ in graph.all_nodes())
-                yield Subgraph(utf8(node.name or ""), node.op_type, utf8(name), count, _captured(graph))
+                yield Subgraph(utf8(name_of(node)), node.op_type, utf8(name), count, _captured(graph))
 
 
 def _captured(graph: ir.Graph) -> tuple[str, ...]:

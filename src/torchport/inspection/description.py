@@ -210,15 +210,17 @@ def _cost(d: Description) -> str:
     lines += _run(d.cost, notes=True)
     if d.cost_at is not None:
         lines.append("  at " + ", ".join(f"{name}={size}" for name, size in d.at.items()))
-        lines += _run(d.cost_at, notes=not d.symbols)
+        lines += _run(d.cost_at, notes=not d.symbols or bool(d.cost_at.unknown))
     return "\n".join(lines)
 
 
 def _run(cost: Cost, *, notes: bool) -> list[str]:
     exact = isinstance(cost.multiply_adds, int)
     count = f" ({cost.multiply_adds:,})" if exact and cost.multiply_adds else ""
+    known = "at least " if cost.multiply_adds else "unknown"
+    total = amount(cost.multiply_adds) + count if cost.multiply_adds or not cost.unknown else ""
     lines = [
-        wrapped("mult-adds", amount(cost.multiply_adds) + count),
+        wrapped("mult-adds", (known if cost.unknown else "") + total),
         wrapped("peak memory", f"{amount(cost.peak, of_bytes=True)} of activations at once"),
         wrapped("activations", f"{amount(cost.activations, of_bytes=True)} altogether"),
     ]
@@ -232,7 +234,7 @@ def _notes(cost: Cost) -> list[str]:
     missing = cost.unknown or cost.unsized
     if missing:
         what = f"{len(cost.unknown)} nodes" if cost.unknown else f"the memory of {len(cost.unsized)} values"
-        said.append(f"not counted, as a shape is unknown: {what}, first '{missing[0]}'")
+        said.append(f"not counted, as a shape is unknown: {what}, first '{missing[0]}'; sizes given with --at may tell")
     return [wrapped("note", note) for note in said]
 
 

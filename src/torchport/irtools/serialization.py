@@ -61,6 +61,20 @@ def _with_parts(sparse: Any) -> Iterator[TensorProto | SparseTensorProto]:
         yield from (getattr(tensor, part) for part in ("values", "indices") if tensor.HasField(part))
 
 
+def state_ranks(proto: ModelProto) -> bool:
+    """Give inputs and outputs of unknown rank an empty shape; True if there were any.
+
+    The format and engines take them as they are, onnx's checker does not: this is for a copy that it looks at.
+    """
+    kinds = [
+        info.type.tensor_type for info in (*proto.graph.input, *proto.graph.output) if info.type.HasField("tensor_type")
+    ]
+    unknown = [kind for kind in kinds if not kind.HasField("shape")]
+    for kind in unknown:
+        kind.shape.SetInParent()
+    return bool(unknown)
+
+
 def proto_graphs(proto: ModelProto) -> list[GraphProto]:
     """Return every graph of a message, those inside its functions too, but not the functions."""
     return [scope for scope in proto_scopes(proto.graph, *proto.functions) if isinstance(scope, GraphProto)]

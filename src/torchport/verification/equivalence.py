@@ -14,7 +14,8 @@ from torchport.engines.registry import DEFAULT
 from torchport.engines.session import Session, open_session
 from torchport.errors import EngineError, InputError
 from torchport.inputs.binding import check_names
-from torchport.inputs.create import made_up
+from torchport.inputs.create import accepted
+from torchport.irtools.dims import Dims, input_dims, roots_in
 from torchport.results import Dim, Finding, Proof, TensorInfo
 from torchport.tensors import Array, as_pairs
 from torchport.verification.bounds import as_dims
@@ -73,14 +74,19 @@ def prove_same(
     """
     old, new = (open_session(m, engine, libraries=libraries) for m in (before, after))
     _check_interface("input", old.inputs, new.inputs)
-    _check_interface("output", old.outputs, new.outputs)
+    _check_interface("output", *(_without_shapes(session.outputs) for session in (old, new)))
     rows = _Rows(old, new)
-    examples = _given(new.inputs, inputs) if inputs else made_up(rows.examples())
-    dims = {n: {a: d for a, d in axes.items() if rows.may_vary(d)} for n, axes in declared_dims(new).items()}
+    roots = sorted({root for model in (before, after) if isinstance(model, ir.Model) for root in roots_in(model)})
+    examples = _given(new.inputs, inputs) if inputs else accepted(rows.examples(), rows.ask, roots)
+    dims = {n: {a: d for a, d in axes.items() if rows.may_vary(d)} for n, axes in declared_dims(new, roots).items()}
     names = [i.name for i in new.inputs]
     outputs = [o.name for o in new.outputs]
-    asked = [ProofInput(n, a, dims.get(n, {})) for n, a in zip(names, examples, strict=True)]
-    verifier = Verifier(rows.ask, asked, outputs, first=rows.ask(examples), engine=engine, called="the model before")
+    follow = declared_expressions(new, roots)
+    asked = [ProofInput(n, a, dims[n], expressions=follow[n]) for n, a in zip(names, examples, strict=True)]
+    first = rows.ask(examples)
+    if all(info.shape is None or len(info.shape) == a.ndim for info, a in zip(old.outputs, first, strict=True)):
+        _check_interface("output", old.outputs, new.outputs)  # else the file itself states wrong shapes
+    verifier = Verifier(rows.ask, asked, outputs, first=first, engine=engine, called="the model before")
     verifier.check_repeatable()
     proof = verifier.verify(candidate(new, names, outputs))
     return dataclasses.replace(proof, findings=(*proof.findings, *rows.findings()))
@@ -89,6 +95,10 @@ def prove_same(
 def _given(infos: Sequence[TensorInfo], inputs: Mapping[str, Array]) -> list[Array]:
     check_names(inputs, [i.name for i in infos], where=f"the changed model takes {', '.join(map(str, infos))}")
     return [np.asarray(inputs[i.name]) for i in infos]
+
+
+def _without_shapes(infos: Sequence[TensorInfo]) -> list[TensorInfo]:
+    return [dataclasses.replace(info, shape=None) for info in infos]
 
 
 def _check_interface(what: str, old: Sequence[TensorInfo], new: Sequence[TensorInfo]) -> None:
@@ -190,22 +200,37 @@ def _rows(count: int) -> str:
     return "one row" if count == 1 else f"{count} rows"
 
 
-def declared_dims(session: Session) -> dict[str, dict[int, Dim]]:
-    """The axes that have names in the ONNX model, or hang on one: ``batch``, ``2*half``, ``length - 1``."""
-    bounds = session.bounds
-    return {
-        i.name: {
-            a: as_dims({a: dim}, bounds)[a] if dim.name in bounds and bounds[dim.name].step == 1 else dim
-            for a, d in enumerate(i.shape or ())
-            if (dim := _named_dim(d)) is not None
-        }
-        for i in session.inputs
-    }
+def declared_dims(session: Session, roots: Sequence[str] = ()) -> dict[str, dict[int, Dim]]:
+    """Return the axes that may vary: by name, by input and axis, or by the dimension they hang on (``2*half + 1``).
+
+    Args:
+        session: the ONNX model.
+        roots: names that only expressions in the shapes have: ``half`` of ``2*half``.
+    """
+    dims, bounds = Dims.of_inputs(session.inputs, roots), session.bounds
+    found: dict[str, dict[int, Dim]] = {info.name: {} for info in session.inputs}
+    for (name, axis), text in input_dims((i.name, i.shape or ()) for i in session.inputs).items():
+        dim = Dim(text) if dims.is_name(text) else _hanging(text)
+        if dim is not None:
+            bounded = dim.name in bounds and bounds[dim.name].step == 1
+            found[name][axis] = as_dims({axis: dim}, bounds)[axis] if bounded else dim
+    return found
 
 
-def _named_dim(text: int | str | None) -> Dim | None:
-    match = re.fullmatch(r"(?:(\d+)\*)?([^\W\d]\w*)(?: ([+-]) (\d+))?", text) if isinstance(text, str) else None
+def declared_expressions(session: Session, roots: Sequence[str] = ()) -> dict[str, dict[int, str]]:
+    """Return the axes whose size follows from several dimensions: ``past + sequence``, ``(height//8)``."""
+    declared = declared_dims(session, roots)
+    found: dict[str, dict[int, str]] = {info.name: {} for info in session.inputs}
+    for (name, axis), text in input_dims((i.name, i.shape or ()) for i in session.inputs).items():
+        if axis not in declared[name]:
+            found[name][axis] = text
+    return found
+
+
+def _hanging(text: str) -> Dim | None:
+    """Return the dimension that is a multiple of one other, or that and a number more."""
+    match = re.fullmatch(r"(?:(\d+)\*)?([^\W\d][\w.]*)(?: ([+-]) (\d+))?", text)
     if match is None:
         return None
     scale, root, sign, offset = match.groups()
-    return Dim(match[0], root=root, scale=int(scale or 1), offset=int(f"{sign or '+'}{offset or 0}"))
+    return Dim(text, root=root, scale=int(scale or 1), offset=int(f"{sign or '+'}{offset or 0}"))

@@ -16,6 +16,7 @@ from typing import Literal
 
 import numpy as np
 
+from torchport.irtools.dims import evaluated
 from torchport.results import Dim
 from torchport.tensors import Array
 
@@ -38,6 +39,7 @@ class ProofInput:
     Attributes:
         counts: the dimension whose steps the values count, for an input of lengths; see `with_relations`.
         below: dimensions whose size is larger than every value: the values may be indices along them.
+        expressions: axes whose size follows from several dimensions, such as ``past + sequence``.
     """
 
     name: str
@@ -45,6 +47,7 @@ class ProofInput:
     dims: Mapping[int, Dim] = dataclasses.field(default_factory=dict)
     counts: str = ""
     below: tuple[str, ...] = ()
+    expressions: Mapping[int, str] = dataclasses.field(default_factory=dict)
 
     def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
         """Return the input's shape when the roots have `sizes`; other axes stay as in the example."""
@@ -52,6 +55,9 @@ class ProofInput:
         for axis, dim in self.dims.items():
             if dim.root in sizes:
                 shape[axis] = dim.size(sizes[dim.root])
+        for axis, text in self.expressions.items():
+            size = evaluated(text, sizes)
+            shape[axis] = size if isinstance(size, int) and size >= 0 else shape[axis]
         return tuple(shape)
 
     @functools.cached_property

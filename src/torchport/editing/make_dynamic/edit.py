@@ -17,6 +17,7 @@ from torchport.editing.make_dynamic.operator_rules import MENDERS
 from torchport.editing.make_dynamic.propagation import Walk
 from torchport.editing.make_dynamic.value_pair import Fact, Picks, Probe
 from torchport.errors import InputError
+from torchport.irtools.dims import Dims, input_dims, plain_dims
 from torchport.irtools.inference import Inference, contradiction
 
 Place = tuple[str, int]
@@ -88,14 +89,11 @@ def _probes(model: ir.Model, places: Sequence[Place], name: str) -> list[tuple[P
 def _others(model: ir.Model, places: Sequence[Place], name: str) -> dict[str, int]:
     """A size for each dimension that is dynamic already: a multiple of 32, as strides like them."""
     found: list[str] = []
-    for value in model.graph.inputs:
-        for axis, dim in enumerate(value.shape or ()):
-            if isinstance(dim, int) or (str(value.name), axis) in places:
-                continue
-            found += sorted(dim.free_symbols()) if dim.value is not None else [f"{value.name}:{axis}"]
-            if dim.value is not None:
-                found.append(dim.value)
-    names = [n for n in dict.fromkeys(found) if (n != name and n.isidentifier()) or ":" in n]
+    dims = Dims.of(model)
+    named = input_dims((str(v.name), plain_dims(v.shape or ())) for v in model.graph.inputs)
+    for place, text in named.items():
+        found += sorted(dims.symbols(text)) if place not in places else []
+    names = [n for n in dict.fromkeys(found) if n != name]
     return {n: 32 * (2 * k + 5) for k, n in enumerate(names)}
 
 
