@@ -1,7 +1,12 @@
 """`torchvision::deform_conv2d` in plain PyTorch, under torchvision's schema, for machines without its binary."""
 
+import contextlib
+
 import torch
 from torch import Tensor
+
+with contextlib.suppress(ImportError, RuntimeError):  # not installed, or built for another torch
+    import torchvision  # noqa: F401 - before the operator is looked for: imported later it would define it twice
 
 SCHEMA = (
     "(Tensor input, Tensor weight, Tensor offset, Tensor mask, Tensor bias, int stride_h, int stride_w, int pad_h, "
@@ -70,7 +75,7 @@ class Net(torch.nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         offset = self.conv1(x)
-        mask = torch.ones(0)
+        mask = x.new_zeros(x.shape[0], 1)  # not used; torchvision wants one row for each picture
         arguments = (x, self.weight, offset, mask, self.bias, 1, 1, 0, 0, 1, 1, 1, 1, False)
         result: Tensor = torch.ops.torchvision.deform_conv2d(*arguments)
         return result

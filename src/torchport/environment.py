@@ -11,6 +11,7 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, requires, version
 from typing import TYPE_CHECKING, Literal
 
+from torchport.process import environment_kept
 from torchport.results import Record
 
 if TYPE_CHECKING:
@@ -18,7 +19,10 @@ if TYPE_CHECKING:
 
 Status = Literal["ok", "missing", "wrong", "optional"]
 
-_PACKAGES = ("torch", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "numpy", "ml_dtypes", "click", "rich")
+_PACKAGES = (
+    *("torch", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "onnxruntime-extensions", "numpy", "ml_dtypes"),
+    *("click", "rich"),
+)
 _FEATURES = {
     "avx2": "AVX2",
     "avx512f": "AVX-512",
@@ -92,7 +96,8 @@ def _packages() -> list[Check]:
 def _importable(name: str, found: str) -> Check:
     """A package can be there and still not load, e.g. for want of a system library."""
     try:
-        import_module(name.replace("-", "_"))
+        with environment_kept():
+            import_module(name.replace("-", "_"))
     except Exception as error:  # noqa: BLE001 - a broken package may raise anything; saying so is the point
         return Check(
             "packages",

@@ -1,4 +1,4 @@
-"""Changes of the whole process: silenced output, memory handed back, garbage collection paused."""
+"""Changes of the whole process: output silenced, variables kept, memory handed back, garbage collection paused."""
 
 from __future__ import annotations
 
@@ -48,6 +48,17 @@ def silence_native() -> Iterator[None]:
             os.dup2(copy, descriptor)
             os.close(copy)
         os.close(nowhere)
+
+
+@contextlib.contextmanager
+def environment_kept() -> Iterator[None]:
+    """Undo changes of the environment variables: a package may set some when it is imported."""
+    before = dict(os.environ)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 # Memory given back between stages, so that the peak is that of the largest one; and garbage left alone for a while.

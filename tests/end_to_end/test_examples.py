@@ -24,7 +24,7 @@ SHOWN = {
     "03_deform_conv2d": [
         "opset 19: ['Conv', 'DeformConv'], proven",
         "opset 13: the model cannot be expressed in opset 13 | use opset 19",
-        "opset 13: ['Conv', 'custom::deform_conv2d']",
+        "opset 13: a node ['custom::deform_conv2d']",
         "custom::deform_conv2d has no kernel: PyTorch ran it for the proof",
         "nothing here runs the operator custom::deform_conv2d",
     ],

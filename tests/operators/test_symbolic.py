@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import nn
 from torch.onnx.symbolic_helper import parse_args
 
 import torchport as tp
-from torchport.errors import OptionError
+from torchport.errors import EngineError, OptionError
 from torchport.operators import composition
 from torchport.operators.symbolic import forget
 
@@ -247,8 +248,18 @@ def test_a_node_of_a_domain_of_ones_own_is_kept(route: str) -> None:
     if given.proven:
         assert "devtech::FooOp has no kernel: PyTorch ran it for the proof" in [f.message for f in given.findings]
     else:
-        with pytest.raises(tp.TorchportError, match="FooOp"):
+        with pytest.raises(EngineError, match="nothing here runs the operator devtech::FooOp") as caught:
             exported(Custom(), route)
+        for advice in ("--library libfooop.so", "torchport ops build", "--allow-unproven"):
+            assert advice in str(caught.value.next_step)
+
+
+def test_without_onnxruntime_extensions_the_refusal_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime_extensions", None)
+    with pytest.raises(EngineError, match="which runs it in Python, does not load") as caught:
+        exported(Custom(), "export")
+    assert "pip install onnxruntime-extensions" in str(caught.value.next_step)
+    assert exported(Custom(), "export", target="reference").proven
 
 
 def test_constants_take_the_type_of_the_tensors_they_meet() -> None:

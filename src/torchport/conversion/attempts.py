@@ -360,7 +360,7 @@ class Attempts:
             return EngineError(
                 "the engine cannot run the model, so that nothing can be proven; nothing was saved",
                 where=story,
-                next_step="try another opset or dtype; --allow-unproven saves it all the same",
+                next_step=f"{self._engine_advice()}; --allow-unproven saves it all the same",
             )
         if blocked:
             nearest = [e.nearest for e in blocked if e.nearest is not None]
@@ -381,6 +381,11 @@ class Attempts:
         )
         refusal.__cause__ = first
         return refusal
+
+    def _engine_advice(self) -> str:
+        """The engine's own next step, such as naming a library of kernels; it knows why it refused the model."""
+        advice = [e.next_step for e in self.errors if isinstance(e, EngineError) and e.next_step]
+        return advice[0] if advice else "try another opset or dtype"
 
     def _bounds_advice(self, proof: Proof) -> str:
         """The line that declares the sizes at which the model is right, if they were found."""

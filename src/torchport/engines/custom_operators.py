@@ -119,17 +119,20 @@ def digest(path: str | os.PathLike[str]) -> str:
     return hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
 
-def no_kernel(model: ir.Model, node: ir.Node, *, looked_in: Sequence[Path] = ()) -> EngineError:
+def no_kernel(
+    model: ir.Model, node: ir.Node, *, looked_in: Sequence[Path] = (), loads_libraries: bool = True
+) -> EngineError:
     """Return the error that says which operator has no kernel, and which library had it when the model was saved."""
     name = f"{node.domain}::{node.op_type}"
     library = metadata.operator_libraries(model).get(name)
     kernel = f"the model was saved with its kernel in {library}" if library else "the model names no library for it"
     example = library or f"lib{node.op_type.lower()}.so"
+    where = "" if loads_libraries else "in an engine that loads libraries, "
     if looked_in:
         kernel = f"none of {', '.join(p.name for p in looked_in)} has it"
     return EngineError(
         f"nothing here runs the operator {name} (domain '{node.domain}'): {kernel}",
         node=name_of(node),
-        next_step=f"give the library: tp.session(model, libraries=['{example}']) or --library; or import the file "
-        f"that defines {name} with @tp.operator",
+        next_step=f"name a library with its kernel: {where}--library {example}, in Python libraries=['{example}'] "
+        f"(torchport ops build compiles one); or import the file that defines {name} with @tp.operator",
     )

@@ -31,6 +31,9 @@ class ReferenceEngine(Engine):
         """Open a model. Libraries are not used: PyTorch runs the operators that were defined in this process."""
         loaded = onnx_files.load(model) if isinstance(model, Path) else model
         own = _operator_classes(loaded)
+        for node in custom_operators.own_nodes(loaded):
+            if f"{node.domain}::{node.op_type}" not in own and node.op_identifier() not in loaded.functions:
+                raise custom_operators.no_kernel(loaded, node, loads_libraries=False)
         try:
             evaluator = ReferenceEvaluator(ir.to_proto(loaded), new_ops=[*own.values(), *_repaired(loaded)])
         except Exception as error:

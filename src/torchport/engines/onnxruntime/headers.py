@@ -115,7 +115,7 @@ def fetch() -> Headers:
             raise OptionError(f"the package {package.name} has no {HEADER}", next_step="give --ort-include FOLDER")
         shutil.rmtree(target, ignore_errors=True)
         shutil.copytree(found.folder, target)
-    return find()
+    return dataclasses.replace(_checked(found), folder=str(target.resolve()), source="fetched")
 
 
 def _apart(work: Path) -> list[str]:

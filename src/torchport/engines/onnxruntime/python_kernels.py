@@ -5,11 +5,10 @@ PyTorch runs such nodes through onnxruntime-extensions, which is for checking an
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,10 @@ from torchport.engines.custom_operators import OperatorCall, own_nodes
 from torchport.engines.onnxruntime import kernel_libraries
 from torchport.errors import EngineError
 from torchport.irtools.names import name_of
+from torchport.process import environment_kept
 
 _DOMAIN = "ai.onnx.contrib"  # of onnxruntime-extensions
+_REFERENCE = "take the reference engine: export --target reference, run --engine reference"
 _numbers = itertools.count(1)
 _kept: list[Any] = []  # what onnxruntime-extensions refers to while sessions live
 _failures: list[tuple[str, BaseException]] = []  # of calls in Python: an exception in there would end the process
@@ -63,21 +64,10 @@ def needs(model: ir.Model, given: Sequence[str | os.PathLike[str]]) -> Needs:
     return Needs(tuple(reversed(different.values())), tuple(in_python))
 
 
-@contextlib.contextmanager
-def _environment_kept() -> Iterator[None]:
-    """Undo what onnxruntime-extensions sets: protobuf in Python, for every process started later."""
-    before = dict(os.environ)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
-
-
 def with_python_kernels(model: ir.Model, nodes: Sequence[ir.Node]) -> tuple[ir.Model, str]:
     """Return a copy of the model in which PyTorch runs these nodes, and the library that makes it possible."""
     try:
-        with _environment_kept():
+        with environment_kept():  # it sets protobuf in Python, for every process started later
             from onnxruntime_extensions import (  # type: ignore[import-untyped,unused-ignore]
                 PyCustomOpDef,
                 get_library_path,
@@ -86,8 +76,8 @@ def with_python_kernels(model: ir.Model, nodes: Sequence[ir.Node]) -> tuple[ir.M
     except ImportError as error:
         names = ", ".join(sorted({f"{n.domain}::{n.op_type}" for n in nodes}))
         raise EngineError(
-            f"no kernel for {names}, and nothing to run it in Python with",
-            next_step='pip install "torchport[python-kernels]", or engine="reference"',
+            f"no kernel for {names}, and onnxruntime-extensions, which runs it in Python, does not load: {error}",
+            next_step=f"pip install onnxruntime-extensions; or {_REFERENCE}",
         ) from error
     wanted = {id(n) for n in nodes}
     originals = [n for n in ir.traversal.RecursiveGraphIterator(model.graph) if id(n) in wanted]
@@ -186,6 +176,6 @@ def _kind(dtype: ir.DataType | None, kinds: dict[ir.DataType, Any], node: ir.Nod
         raise EngineError(
             f"{node.domain}::{node.op_type} has no kernel, and a tensor of type {dtype} cannot be given to Python",
             node=name_of(node),
-            next_step='give it a kernel in C++, or a lowering; or take engine="reference"',
+            next_step=f"give it a kernel in C++ (torchport ops build) or a lowering; or {_REFERENCE}",
         )
     return kinds[dtype]
