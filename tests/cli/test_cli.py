@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import zipfile
 from importlib import import_module
 from pathlib import Path
@@ -16,7 +17,7 @@ import torch
 from click.testing import CliRunner, Result
 
 import torchport as tp
-from torchport.cli.main import VERBS, cli
+from torchport.cli.main import VERBS, cli, main
 from torchport.results import SCHEMA
 from torchport.torch_compat import registries
 
@@ -283,6 +284,59 @@ def test_a_misspelled_verb_gets_a_suggestion() -> None:
     done = run("exprot")
     assert done.exit_code == 2
     assert "did you mean 'export'?" in done.output
+
+
+@pytest.mark.parametrize(
+    ("args", "what", "where", "hint"),
+    [
+        (("export", "model.py:Net"), "Missing option '--output'", "torchport export", "torchport export --help"),
+        (
+            ("export", "m.py:N", "-o", "m.onnx", "--mode", "no"),
+            "Invalid value for '--mode'",
+            "torchport export",
+            "--help",
+        ),
+        (("ops", "finde", "x"), "No such command 'finde'", "torchport ops", "torchport ops --help"),
+        (("exprot",), "there is no verb 'exprot'", "torchport", "did you mean 'export'?"),
+    ],
+)
+def test_a_wrong_call_has_the_form_of_every_error(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    args: tuple[str, ...],
+    what: str,
+    where: str,
+    hint: str,
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["torchport", *args, "--json"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    found = json.loads(capsys.readouterr().out)
+    assert (found["schema"], found["error"], found["where"]) == (SCHEMA, "OptionError", where)
+    assert what in found["what"]
+    assert hint in found["next"]
+
+    monkeypatch.setattr(sys, "argv", ["torchport", *args])
+    with pytest.raises(SystemExit):
+        main()
+    assert [line[:6] for line in capsys.readouterr().err.splitlines()] == ["error:", "where:", "next: "]
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("run", "m.onnx", "--input", "logits=no.npy"),
+        ("run", "m.onnx", "-i", "float32[2]", "-i", "float32[2]"),
+        ("compare", "there.npz", "m.onnx"),
+        ("compare", "m.onnx", "m.onnx", "--data", "samples/"),
+    ],
+)
+def test_missing_files_and_inputs_say_what_to_do_next(folder: Path, onnx_file: Path, args: tuple[str, ...]) -> None:
+    (folder / "m.onnx").write_bytes(onnx_file.read_bytes())
+    done = run(*args, "-q")
+    assert done.exit_code == 2
+    assert "\nnext:  " in done.stderr
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -1,4 +1,4 @@
-"""Where an error is born, told from what agrees."""
+"""Where an error is introduced, shown by what agrees."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def _names(nodes: object) -> list[str]:
     return [str(n.name) for n in nodes]  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize(("good", "bad", "born"), [("a", "b c", "n_b"), ("", "a b c", "n_a"), ("a b c", "", "n_d")])
-def test_an_error_is_born_where_the_input_agrees_and_the_output_does_not(good: str, bad: str, born: str) -> None:
+@pytest.mark.parametrize(("good", "bad", "first"), [("a", "b c", "n_b"), ("", "a b c", "n_a"), ("a b c", "", "n_d")])
+def test_an_error_is_introduced_where_the_input_agrees_and_the_output_does_not(good: str, bad: str, first: str) -> None:
     spread = _spread(_graph(*CHAIN), good, bad)
     region = spread.first()
     assert region is not None
-    assert _names(region.nodes) == [born] == _names(spread.introduced())
+    assert _names(region.nodes) == [first] == _names(spread.introduced())
 
 
 def test_nodes_between_what_agrees_and_what_differs_are_all_suspects() -> None:

@@ -22,7 +22,7 @@ from torchport.engines.registry import DEFAULT
 @click.option(
     "--data-b", metavar="FOLDER", help="The same calls as recorded on B's side: says where the inputs differ."
 )
-@click.option("--layers", is_flag=True, help="Compare every tensor inside, and find where the error is born.")
+@click.option("--layers", is_flag=True, help="Compare every tensor inside, and find where the error is introduced.")
 @click.option("--isolate", is_flag=True, help="Also give each node the reference's inputs.")
 @click.option("--precision", is_flag=True, help="Which layers of a float16 or int8 B need float32, fewest first.")
 @click.option("--engines", metavar="X,Y", help="Without B: hold A in the first engine against the others.")

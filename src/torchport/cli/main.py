@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 import click
 
 from torchport._version import __version__
+
+if TYPE_CHECKING:
+    from torchport.errors import OptionError
 
 # verb: one-line help. The code of a verb is cli/<verb>.py, a click command called `command`.
 VERBS = {
@@ -30,6 +33,17 @@ VERBS = {
 }
 
 
+class NoVerbError(click.UsageError):
+    """The first word names no verb; `next_step` has the verb that is most like it, or all of them."""
+
+    def __init__(self, name: str, next_step: str, ctx: click.Context) -> None:
+        super().__init__(f"there is no verb '{name}'", ctx)
+        self.next_step = next_step
+
+    def format_message(self) -> str:
+        return f"{self.message}; {self.next_step}"
+
+
 class LazyGroup(click.Group):
     """Lists verbs without importing them."""
 
@@ -47,8 +61,7 @@ class LazyGroup(click.Group):
         from torchport.errors import did_you_mean
 
         if args and args[0] not in VERBS and not args[0].startswith("-"):
-            hint = did_you_mean(args[0], VERBS, f"verbs: {', '.join(VERBS)}", most=1)
-            ctx.fail(f"there is no verb '{args[0]}'; {hint}")
+            raise NoVerbError(args[0], did_you_mean(args[0], VERBS, f"verbs: {', '.join(VERBS)}", most=1), ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -71,14 +84,25 @@ def cli() -> None:
 def main() -> None:
     """Entry point. Exit codes: 0 done and proven, 1 model refused, 2 a mistake in the call, 130 interrupted."""
     try:
-        code = cli(standalone_mode=False)  # click gives the code of an Exit back as a value
+        code = cli(prog_name="torchport", standalone_mode=False)  # click gives the code of an Exit back as a value
         sys.exit(code if isinstance(code, int) else 0)
     except click.ClickException as error:
-        if "--json" in sys.argv:
-            click.echo(json.dumps({"error": "UsageError", "what": error.format_message()}))
-        else:
-            error.show()
+        from torchport.cli.output import print_error
+
+        print_error(_as_option_error(error), "--json" in sys.argv)
         sys.exit(2)
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted; nothing was written", err=True)
         sys.exit(130)
+
+
+def _as_option_error(error: click.ClickException) -> OptionError:
+    """Return what click found wrong with the call in the form of torchport's own errors."""
+    from torchport.errors import OptionError
+
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "torchport"
+    if isinstance(error, NoVerbError):
+        return OptionError(error.message, where=path, next_step=error.next_step)
+    what = error.format_message().removesuffix(".")
+    return OptionError(what, where=path, next_step=f"{path} --help shows how it is called")

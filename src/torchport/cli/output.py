@@ -29,13 +29,14 @@ def common(function: Callable[..., Any]) -> Callable[..., Any]:
         except TorchportError as error:
             if debug:
                 traceback.print_exc()
-            _print_error(error, as_json)
+            print_error(error, as_json)
             raise click.exceptions.Exit(error.exit_code) from error
 
     return wrapped
 
 
-def _print_error(error: TorchportError, as_json: bool) -> None:
+def print_error(error: TorchportError, as_json: bool) -> None:
+    """Print what happened, where, and what to do next: as JSON, or in words on standard error."""
     if as_json:
         print_json(
             {

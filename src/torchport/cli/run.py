@@ -98,6 +98,7 @@ def read(infos: Sequence[TensorInfo], texts: tuple[str, ...], seed: int) -> dict
         raise InputError(
             f"{len(args) + len(kwargs)} inputs given, the model has {len(infos)}",
             where=", ".join(map(str, infos)),
+            next_step="give one --input for each",
         )
     feeds: dict[str, Any] = {**dict(zip(free, args, strict=False)), **flat(kwargs)}
     return {name: to_numpy(value) if is_torch(value) else value for name, value in feeds.items()}

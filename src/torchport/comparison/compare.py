@@ -36,7 +36,7 @@ from torchport.comparison.sides import (
 )
 from torchport.conversion.options import Progress
 from torchport.engines.registry import DEFAULT, check_engines
-from torchport.errors import EngineError, EngineMissingError, InputError, OptionError
+from torchport.errors import EngineError, EngineMissingError, InputError, OptionError, did_you_mean
 from torchport.inputs.samples import Sample, save_call
 from torchport.numerics.error_metrics import Figures, Metric, measure, measure_sequence
 from torchport.numerics.tolerance import Limits, Tolerance, limits_for
@@ -327,7 +327,11 @@ class _Comparing:
         unknown = [n for n in mapped if n not in ours] + [n for n in mapped.values() if n not in theirs]
         if unknown:
             known = f"{', '.join(ours)} and {', '.join(theirs)}"
-            raise InputError(f"there is no output '{unknown[0]}'", where=f"outputs: {known}")
+            raise InputError(
+                f"there is no output '{unknown[0]}'",
+                where=f"outputs: {known}",
+                next_step=did_you_mean(unknown[0], [*ours, *theirs], "give A=B with names of these", most=1),
+            )
         if mapped:
             return list(mapped.items())
         if set(ours) == set(theirs):

@@ -16,7 +16,7 @@ from torchport.capture.structure import put_together, signature_of
 from torchport.comparison.input_differences import same_inputs
 from torchport.comparison.recorded_calls import described, noted
 from torchport.comparison.sides import OnnxSide, SavedSide, Side, is_onnx, is_saved
-from torchport.errors import InputError
+from torchport.errors import InputError, did_you_mean
 from torchport.inputs.create import accepted
 from torchport.inputs.samples import OUTPUT, Sample, is_unnamed, read_samples
 from torchport.results import Finding
@@ -108,7 +108,11 @@ def unused_inputs(sample: Sample, sides: tuple[Side, Side]) -> list[Finding]:
     for name in [n for n, found in takers.items() if not found]:
         if not any(name in s.tensors for s in saved):
             known = ", ".join(dict.fromkeys(n for s in models for n in s.inputs))
-            raise InputError(f"there is no input '{name}'", where=f"the models take: {known}")
+            raise InputError(
+                f"there is no input '{name}'",
+                where=f"the models take: {known}",
+                next_step=did_you_mean(name, known.split(", "), "give one of these", most=1),
+            )
         if any(s.is_recorded for s in saved):
             findings.append(Finding(f"input '{name}' of the recorded call is not taken by {models[0].label}"))
     alone = {n: found[0].label for n, found in takers.items() if len(found) == 1 < len(models) - len(in_order)}

@@ -58,7 +58,11 @@ class Session:
     def __call__(self, *args: Any) -> Any:
         """Run by position: a tensor for one output, a tuple for several; torch or numpy, as given."""
         if len(args) != len(self.inputs):
-            raise InputError(f"{len(args)} inputs given, the model has {len(self.inputs)}", where=self._signature())
+            raise InputError(
+                f"{len(args)} inputs given, the model has {len(self.inputs)}",
+                where=self._signature(),
+                next_step="give one array or tensor for each, in this order",
+            )
         outputs = self._run({i.name: a for i, a in zip(self.inputs, args, strict=True)})
         if any(is_torch(a) for a in args):
             outputs = [to_torch(o) for o in outputs]
@@ -94,6 +98,7 @@ class Session:
                     raise InputError(
                         f"dimension '{dim}' has two sizes: {known} and {size}",
                         where=f"{first} and {info.name} axis {axis}",
+                        next_step="give both the same size",
                     )
         for dim, bound in self.bounds.items():
             size, place = sizes.get(dim, (bound.min, ""))

@@ -54,7 +54,11 @@ def _checked(info: TensorInfo, value: Any) -> Array:
 
 def _check_shape(info: TensorInfo, wanted: Sequence[int | str | None], shape: Sequence[int]) -> None:
     if len(shape) != len(wanted):
-        raise InputError(f"input '{info.name}' has rank {len(shape)}, the model takes {len(wanted)}", where=str(info))
+        raise InputError(
+            f"input '{info.name}' has rank {len(shape)}, the model takes {len(wanted)}",
+            where=str(info),
+            next_step=f"give it {len(wanted)} axes, as shown above",
+        )
     for axis, (want, got) in enumerate(zip(wanted, shape, strict=True)):
         if isinstance(want, int) and want != got:
             raise InputError(

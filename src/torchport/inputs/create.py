@@ -54,7 +54,9 @@ def create_named(
         more, by_name = _values(spec, np.random.default_rng([seed, place]), read_pt, names)
         args += more
         if twice := [name for name in by_name if name in named]:
-            raise InputError(f"input '{twice[0]}' is given twice", where=f"--input {twice[0]}=…")
+            raise InputError(
+                f"input '{twice[0]}' is given twice", where=f"--input {twice[0]}=…", next_step="give each input once"
+            )
         named |= by_name
     return tuple(args), named
 
@@ -71,7 +73,11 @@ def _one(name: str | None, value: Any) -> Values:
 
 def _random(spec: Random, rng: np.random.Generator) -> Any:
     size = math.prod(spec.shape) * numpy_dtype(spec.dtype).itemsize
-    too_large = InputError(f"a tensor of {size:,} bytes does not fit into memory", where=f"--input {spec}")
+    too_large = InputError(
+        f"a tensor of {size:,} bytes does not fit into memory",
+        where=f"--input {spec}",
+        next_step="give a smaller shape",
+    )
     if size > memory():
         raise too_large
     try:
@@ -122,9 +128,15 @@ def _regular(stored: Stored) -> Path:
     try:
         mode = path.stat().st_mode
     except (OSError, ValueError) as error:
-        raise InputError(f"there is no file {stored.path}", where=f"--input {stored}") from error
+        raise InputError(
+            f"there is no file {stored.path}",
+            where=f"--input {stored}",
+            next_step="check the path; or have numbers made: float32[1,3,224,224]",
+        ) from error
     if not stat.S_ISREG(mode):
-        raise InputError(f"{stored.path} is not a regular file", where=f"--input {stored}")
+        raise InputError(
+            f"{stored.path} is not a regular file", where=f"--input {stored}", next_step="give a .npy, .npz or .pt file"
+        )
     if path.stat().st_size == 0:
         raise unreadable(path, "it is empty")
     return path

@@ -87,7 +87,10 @@ def _files(path: Path) -> list[Path]:
             raise InputError(f"the folder '{path}' {what}", next_step="put one .npz for each sample there")
         return found
     if not path.exists():
-        raise InputError(f"there is no file or folder '{path}'")
+        raise InputError(
+            f"there is no file or folder '{path}'",
+            next_step="check the path; `torchport record` and numpy.savez write samples",
+        )
     if path.suffix not in _SUFFIXES:
         raise InputError(f"'{path}' is neither .npz nor .npy", next_step="save it with np.savez(path, name=array)")
     return [path]
@@ -130,7 +133,10 @@ def _from_iterable(source: Iterable[object]) -> Iterator[Sample]:
         yield item if isinstance(item, Sample) else _from_memory(f"sample {count}", item)
         count += 1
     if not count:
-        raise InputError("there are no samples: the list or generator given is empty")
+        raise InputError(
+            "there are no samples: the list or generator given is empty",
+            next_step="give at least one; a generator that was read before is empty",
+        )
 
 
 def _from_memory(name: str, item: object) -> Sample:
