@@ -129,7 +129,7 @@ def alternatives(name: str) -> tuple[str, ...]:
     """Mapped operators of the most similar names."""
     own = _own(name)
     mapped = [n for n in _torch_names() if n != name and _is_plain(n)]
-    close = close_names(own, map(_own, mapped), most=8, cutoff=0.6)
+    close = close_names(own, dict.fromkeys(map(_own, mapped)), most=8, cutoff=0.6)
     return tuple(f"aten::{c}" for c in close if _mappings(f"aten::{c}"))[:4]
 
 
