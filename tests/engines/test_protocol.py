@@ -142,7 +142,7 @@ PACKAGES = (
     "environment.py",
     "irtools/metadata.py",
     "capture/source_lines.py",
-    "operators/new_operator.py",
+    "operators/definition.py",
 )
 
 

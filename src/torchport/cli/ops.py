@@ -36,9 +36,9 @@ def new(name: str, folder: str, as_json: bool, quiet: bool) -> None:
     \b
     torchport ops new mylib::my_op
     """
-    from torchport.operators.new_operator import start
+    from torchport.operators.definition import write_starter
 
-    written = start(name, Path(folder))
+    written = write_starter(name, Path(folder))
     if as_json:
         print_json({"files": [str(p) for p in written]})
         return
