@@ -136,6 +136,44 @@ def _hold(value: ir.Value, after: ir.Node) -> None:
         use.node.replace_input_with(use.idx, held.outputs[0])
 
 
+# A Transpose before the product of a matrix and a vector: ONNX Runtime (1.31) makes both one FusedMatMul, which
+# multiplies by the matrix as it was before.
+#
+# Kᵀ u is u K, and u Kᵀ is K u: the vector goes to the other side, and nothing is turned.
+
+
+def _vector_on_the_other_side(model: ir.Model) -> int:
+    """Swap the operands of each product of a vector and a matrix whose last two axes are swapped before."""
+    changed = 0
+    for node in list(model.graph.all_nodes()):
+        if node.op_type != "MatMul" or node.domain:
+            continue
+        for place, value in enumerate(node.inputs):
+            vector, turn = node.inputs[1 - place], value.producer() if value is not None else None
+            if vector is None or vector.shape is None or len(vector.shape) != 1 or not _swaps_last(turn):
+                continue
+            assert turn is not None
+            node.replace_input_with(1 - place, turn.inputs[0])
+            node.replace_input_with(place, vector)
+            if not turn.outputs[0].uses() and not turn.outputs[0].is_graph_output() and turn.graph is not None:
+                turn.graph.remove(turn, safe=True)
+            changed += 1
+            break
+    return changed
+
+
+def _swaps_last(turn: ir.Node | None) -> bool:
+    """Check that it is a Transpose of the last two axes alone."""
+    if turn is None or turn.op_type != "Transpose" or turn.inputs[0] is None:
+        return False
+    shape = turn.inputs[0].shape
+    given = turn.attributes.get_ints("perm")
+    if given is None:
+        return shape is not None and len(shape) == 2
+    order = list(range(len(given)))
+    return list(given) == [*order[:-2], order[-1], order[-2]]
+
+
 # Products of quantized numbers that ONNX Runtime would change, turned into equal ones that it leaves as they are.
 #
 # Overflow. On x86 without VNNI, ONNX Runtime multiplies 8 bits without sign by 8 bits with one in steps of two, and
@@ -275,4 +313,5 @@ _WORKAROUNDS = {
     "exact-integer-products": _avoid_integer_products,
     "pad-kept-from-pool": _separate_pad_and_pool,
     "scale-kept-from-product": _separate_product_and_scale,
+    "vector-before-matrix": _vector_on_the_other_side,
 }
