@@ -25,6 +25,7 @@ SLOW = {
     "test_attention",
     "test_backend_nodes",
     "test_compare",
+    "test_complex_numbers",
     "test_control_flow",
     "test_definition",
     "test_definition_kernels",
@@ -47,7 +48,9 @@ SLOW = {
     "test_special_functions",
     "test_stories",
     "test_symbolic",
+    "test_transforms",
     "test_types",
+    "test_varying_sizes",
     "test_without_torch",
     "test_wrappers",
 }

@@ -140,6 +140,7 @@ PARTS: dict[str, Part] = {
     "Module.__call__": Part("torch.nn:Module.__call__", "`torchport record`"),
     "dynamo_config": Part("torch._dynamo:config", "a quicker route 'rewrite'"),
     # operators of our own that hold graphs
+    "nn.pad_sequence": Part("torch._C._nn:pad_sequence", "pad_sequence of lengths that vary"),
     "DispatchKey": Part("torch._C:DispatchKey", _REWRITE),
     "HigherOrderOperator": Part("torch._ops:HigherOrderOperator", f"{_REWRITE} and vetting .pt2 files"),
     "FakeTensorMode": Part("torch._subclasses.fake_tensor:FakeTensorMode", _REWRITE),
@@ -185,6 +186,9 @@ PARTS: dict[str, Part] = {
     "_jit_get_schemas_for_operator": Part("torch._C:_jit_get_schemas_for_operator", _FILES),
     # registries
     "_dispatch_get_all_op_names": Part("torch._C:_dispatch_get_all_op_names", _REGISTRY),
+    "_InstanceNorm.forward": Part(
+        "torch.nn.modules.instancenorm:_InstanceNorm.forward", "instance norms of channels that vary", ("self", "input")
+    ),
     "_dispatch_has_kernel_for_dispatch_key": Part("torch._C:_dispatch_has_kernel_for_dispatch_key", _FUNCTIONS),
     "simple_registry": Part("torch._library.simple_registry:singleton", _FUNCTIONS),
     "ONNXRegistry": Part(f"{_EXPORTER}._registration:ONNXRegistry.from_torchlib", _REGISTRY),

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from torchport.torch_compat.parts import has, part
+from torchport.torch_compat.parts import PARTS, has, part
 
 _SHAPES = ("Meta", "CompositeImplicitAutograd", "CompositeExplicitAutograd")
 
@@ -80,7 +80,9 @@ def has_operators(space: str) -> bool:
 
 @functools.cache
 def python_function(name: str) -> Any | None:
-    """Return the function ``torch.linalg.lstsq``; None if this torch lacks it."""
+    """Return the function ``torch.linalg.lstsq``, or a private part by its name; None if this torch lacks it."""
+    if name in PARTS:
+        return part(name) if has(name) else None
     try:
         return pkgutil.resolve_name(name)
     except (ImportError, AttributeError):
@@ -108,6 +110,17 @@ def modern_names() -> Iterator[str]:
 def is_decomposed(operator: Any) -> bool:
     """Whether the modern exporter takes an operator apart into others."""
     return operator in decomposition_table() or bool(operator._can_decompose())
+
+
+def made_of_others(operator: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call an operator by torch's own form of it in other operators, past what a decomposition puts in its place.
+
+    Raises:
+        NotImplementedError: torch has no such form.
+    """
+    if not operator._can_decompose():
+        raise NotImplementedError(f"{operator} is not made of other operators")
+    return operator._op_dk(part("DispatchKey").CompositeImplicitAutograd, *args, **kwargs)
 
 
 def script(name: str) -> Written | None:

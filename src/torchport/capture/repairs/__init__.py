@@ -17,6 +17,7 @@ from torchport.capture.repairs.models import (
     cast_layers,
     gradient_switches,
     inner_wrappers,
+    instance_norms,
     shapes_of_operators,
     weights_alone,
 )
@@ -24,7 +25,7 @@ from torchport.capture.repairs.quantized_layers import fake_quantizers, quantize
 from torchport.capture.repairs.recurrent import recurrent
 from torchport.capture.repairs.repair import CaptureRepair, ProgramRepair
 from torchport.capture.repairs.symbolic_sizes import symbolic_sizes
-from torchport.capture.repairs.value_dependent import one_hot, spaced, value_checks, written_places
+from torchport.capture.repairs.value_dependent import one_hot, value_checks, varying_sizes, written_places
 from torchport.capture.repairs.views import settled_slices, strided_views, views_as_reshapes
 from torchport.errors import MissingPartError
 from torchport.operators.registration import Registered
@@ -32,10 +33,11 @@ from torchport.torch_compat import parts
 
 ALWAYS: tuple[CaptureRepair, ...] = (
     *(inner_wrappers, padded_encoder, causal_masks, flex_attention, recurrent, strided_views, fake_quantizers),
+    *(varying_sizes, instance_norms),
 )
 AFTER_FAILED_CAPTURE: tuple[CaptureRepair, ...] = (
     *(views_as_reshapes, symbolic_sizes, quantized, written_places, one_hot, cast_layers, gradient_switches),
-    *(shapes_of_operators, value_checks, spaced),
+    *(shapes_of_operators, value_checks),
 )
 AFTER_FAILED_TRANSLATION: tuple[ProgramRepair, ...] = (settled_slices, weights_alone)
 

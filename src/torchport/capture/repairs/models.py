@@ -70,6 +70,36 @@ def _unless_cast(original: Callable[..., nn.Module]) -> Callable[..., nn.Module]
     return apply
 
 
+# `nn.InstanceNorm2d` without weights, of channels that vary: it compares their number only to warn.
+
+
+@capture_repair("instance norms of any number of channels")
+@contextlib.contextmanager
+def instance_norms(target: Any) -> Iterator[list[str]]:
+    used: list[str] = []
+    kinds = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+    modules = target.modules() if isinstance(target, nn.Module) else ()
+    if not any(isinstance(module, kinds) for module in modules):
+        yield used
+        return
+    with patched("_InstanceNorm.forward", lambda own: _without_comparison(own, used)):
+        yield used
+
+
+def _without_comparison(own: Callable[..., Any], used: list[str]) -> Callable[..., Any]:
+    def forward(self: Any, input: torch.Tensor) -> Any:
+        is_plain = not self.affine and not self.track_running_stats
+        no_batch = {nn.InstanceNorm1d: 2, nn.InstanceNorm2d: 3, nn.InstanceNorm3d: 4}.get(type(self))
+        if not is_plain or no_batch is None or not any(isinstance(n, torch.SymInt) for n in input.shape):
+            return own(self, input)
+        used.append("InstanceNorm")
+        x = input.unsqueeze(0) if input.dim() == no_batch else input
+        normal = nn.functional.instance_norm(x, use_input_stats=True, momentum=self.momentum or 0.0, eps=self.eps)
+        return normal.squeeze(0) if input.dim() == no_batch else normal
+
+    return forward
+
+
 # `with torch.no_grad():` beside a branch or a loop: torch.export loses the branch's graph as it groups what is in it.
 #
 # A capture computes no gradients, so the switches have nothing to do and need not be recorded.

@@ -12,7 +12,6 @@ from torch.overrides import TorchFunctionMode
 
 from torchport.capture.repairs.repair import capture_repair
 from torchport.capture.source_lines import line_of_error
-from torchport.errors import FixedDimensionError
 from torchport.operators import library, registration
 from torchport.operators.registration import Registered, replaces
 from torchport.torch_compat.error_texts import VALUE_FUNCTIONS, says
@@ -54,10 +53,42 @@ def value_checks(target: Any) -> Iterator[bool]:
 class _Instead(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
-        self._instead = registration.found(registered())
+        found = registration.found(registered())
+        self._instead = {function: ours for function, ours in found.items() if not hasattr(ours, "applies")}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return self._instead.get(func, func)(*args, **(kwargs or {}))
+
+
+# Functions that take a size for a number: linspace, istft, tril_indices, adaptive pooling, pad_sequence and others.
+#
+# Torch fixes a size that is given to them, or decides a condition on it. Where a size that matters to them varies, the
+# form of torchport's library is called.
+
+
+@capture_repair("functions of sizes that vary")
+@contextlib.contextmanager
+def varying_sizes(target: Any) -> Iterator[list[str]]:
+    used: list[str] = []
+    with _Varying(used):
+        yield used
+
+
+class _Varying(TorchFunctionMode):
+    def __init__(self, used: list[str]) -> None:
+        super().__init__()
+        self._used = used
+        found = registration.found(registered())
+        self._instead = {function: ours for function, ours in found.items() if hasattr(ours, "applies")}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        ours = self._instead.get(func)
+        result = NotImplemented if ours is None else ours(*args, **kwargs)
+        if result is NotImplemented:
+            return func(*args, **kwargs)
+        self._used.append(getattr(func, "__name__", ""))
+        return result
 
 
 # `one_hot(x)` without a number of classes: one more than the largest in `x`, which torch.export does not take.
@@ -89,36 +120,6 @@ class _OneHot(TorchFunctionMode):
 
 def _classes(tensor: Any = None, num_classes: Any = -1, **_: Any) -> Any:
     return num_classes
-
-
-# `torch.linspace` and `torch.logspace` with a number of steps that comes from a value, or from a size that varies.
-#
-# torch.export asks whether there is one step or none, which only the running model knows. The form of torchport's
-# library does not ask.
-
-
-def _needs_spaced(error: Exception) -> bool:
-    where = f"{line_of_error(error)} {getattr(error, 'where', '')}"
-    return (isinstance(error, FixedDimensionError) or says(error, "data-dependent")) and "space(" in where
-
-
-@capture_repair("linspace with as many steps as the values say", after=_needs_spaced)
-@contextlib.contextmanager
-def spaced(target: Any) -> Iterator[bool]:
-    with _Spaced():
-        yield True
-
-
-class _Spaced(TorchFunctionMode):
-    def __init__(self) -> None:
-        super().__init__()
-        self._instead = registration.found(registered())
-        self._is_open = library.file("shapes").is_open
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        is_replaced = func in self._instead and self._is_open(*args, **kwargs)
-        return (self._instead[func] if is_replaced else func)(*args, **kwargs)
 
 
 # `x[i] = value` with an `i` that is a tensor of one number, `x[:, n] = value` with an `n` that is a symbolic size.

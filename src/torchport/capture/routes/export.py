@@ -53,7 +53,10 @@ def mapped(
     users = {**lowerings.translations(), **symbolic.translations(opset), **autograd_functions.translations(), **given}
     ours = {op: f for op, f in library.compositions().items() if op not in users}
     traced = {op: f for op, f in lowering.compositions().items() if op not in users}
-    program = composition.composed(program, {**ours, **traced, **composition.compositions()})
+    table = {**ours, **traced, **composition.compositions()}
+    program = composition.composed(program, table)
+    real = library.file("complex_numbers").in_parts(program, {*users, *composition.compositions()})
+    program = program if real is program else composition.composed(real, table)
     return program, {**library.translations(), **users}
 
 

@@ -297,3 +297,23 @@ def _power(exponent: Any) -> Any:
         return op.Constant(value_int=2**exponent)
     two = op.Constant(value_int=2)
     return op.Pow(two, op.Cast(exponent, to=ir.DataType.INT64))
+
+
+# aten::atan2
+#
+#     arctan(y / x), and π more or less where x is negative: by the sign of y, which zero has as well
+#
+# Torch's translation gives -π for y = 0 and a negative x, where PyTorch gives π, and NaN for two zeros.
+#
+# Source of truth: C's atan2.
+
+
+@composes("aten::atan2.default")
+def atan2(self: Any, other: Any) -> Any:
+    dtype = torch.result_type(self, other)
+    dtype = dtype if dtype.is_floating_point else torch.get_default_dtype()
+    y, x = self.to(dtype), other.to(dtype)
+    below = torch.where(y == 0, 1 / y, y) < 0
+    left = torch.where(x == 0, 1 / x, x) < 0
+    slope = torch.atan(y / torch.where((x == 0) & (y == 0), torch.ones_like(x), x))
+    return torch.where(left, torch.where(below, slope - math.pi, slope + math.pi), slope)

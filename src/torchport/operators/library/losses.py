@@ -225,3 +225,36 @@ def _log_sum(x: Any) -> Any:
     largest = x.amax(0)
     shift = torch.where(torch.isinf(largest), torch.zeros_like(largest), largest)
     return torch.exp(x - shift).sum(0).log() + shift
+
+
+# aten::multilabel_margin_loss
+#
+#     Σ over targets j and others i of max(0, 1 - x[j] + x[i]) / number of classes; targets end at the first below zero
+#
+# Torch's own form in other operators counts classes behind that end as targets.
+#
+# Source of truth: ATen's native/LossMultiLabelMargin.cpp.
+
+
+@composes("aten::multilabel_margin_loss.default")
+def multilabel_margin_loss(self: Any, target: Any, reduction: int = 1) -> Any:
+    return _multilabel_margins(self, target, reduction)[0]
+
+
+@composes("aten::multilabel_margin_loss_forward.default")
+def multilabel_margin_loss_forward(self: Any, target: Any, reduction: int) -> Any:
+    return _multilabel_margins(self, target, reduction)
+
+
+def _multilabel_margins(x: Any, target: Any, reduction: int) -> tuple[Any, Any]:
+    """The loss, and which classes are targets."""
+    classes = x.shape[-1]
+    valid = (target < 0).to(torch.int64).cumsum(-1) == 0
+    places = torch.where(valid, target, 0)
+    named = (places.unsqueeze(-1) == torch.arange(classes, device=x.device)) & valid.unsqueeze(-1)
+    is_target = named.to(torch.int64).sum(-2) > 0
+    margins = (1 - x.gather(-1, places).unsqueeze(-1) + x.unsqueeze(-2)).clamp(min=0)
+    counted = valid.unsqueeze(-1) & ~is_target.unsqueeze(-2)
+    loss = torch.where(counted, margins, 0.0).sum((-2, -1)) / classes
+    reduced = loss if reduction == 0 else loss.mean() if reduction == 1 else loss.sum()
+    return reduced, is_target.to(x.dtype)

@@ -1,4 +1,4 @@
-"""Adaptive pooling, and average pooling with a divisor of its own."""
+"""Adaptive and fractional pooling, and average pooling with a divisor of its own."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ import torch
 from onnxscript import opset18
 from onnxscript.function_libs.torch_lib.ops import nn
 
-from torchport.operators.registration import composes, translates
+from torchport.operators.composition import only_where
+from torchport.operators.registration import composes, replaces, translates
+from torchport.torch_compat.shape_env import surely
 
-# aten::adaptive_max_pool1d, 2d and 3d, aten::adaptive_avg_pool3d
+# aten::adaptive_max_pool1d, 2d and 3d, aten::adaptive_avg_pool1d, 2d and 3d, interpolate with mode="area"
 #
 #     window o of n numbers, m windows: from floor(o · n / m) to ceil((o + 1) · n / m), the end not in it
 #
 # All windows are gathered at once, the shorter ones with their last number again: that is no new maximum, and of equal
 # numbers PyTorch names the first. For averages it is left out, and one axis is taken after the other. Windows that do
-# not overlap are those of an ordinary pooling, which is quicker. Sizes may vary; the number of windows may not.
+# not overlap are those of an ordinary pooling, which is quicker. Sizes may vary, and the number of windows too; torch
+# takes the latter for a number, so that the functions themselves are replaced where it varies.
 #
 # Source of truth: ATen's native/AdaptivePooling.h and native/cpu/AdaptiveMaxPoolKernel.cpp.
 
@@ -34,61 +37,98 @@ def adaptive_max_pool(axes: int) -> Callable[[Any, Sequence[int]], Any]:
             windows = [size // count for size, count in zip(sizes, counts, strict=True)]
             maxima, where = ordinary(self, windows, windows)
             return maxima, where
-        x, place = self, torch.zeros(1, dtype=torch.int64, device=self.device)
-        for axis, (size, count) in enumerate(zip(sizes, counts, strict=True)):
-            places, _ = _windows(size, count, self.device)
-            x = x.index_select(axis - axes, places.reshape(-1))
-            place = place.unsqueeze(-1) * size + places.reshape(-1)
-        length = [_longest(size, count) for size, count in zip(sizes, counts, strict=True)]
-        x = _together(x, counts, length)
-        place = _together(place.reshape([c * n for c, n in zip(counts, length, strict=True)]), counts, length)
-        best = x.argmax(-1, keepdim=True)
-        where = place.expand(x.shape).gather(-1, best)
-        return x.gather(-1, best).squeeze(-1), where.squeeze(-1)
+        places = [_windows(size, count, self.device)[0] for size, count in zip(sizes, counts, strict=True)]
+        return _maxima(self, places)
 
     return pool
 
 
-@composes("aten::adaptive_avg_pool3d.default", "aten::_adaptive_avg_pool3d.default")
-def adaptive_avg_pool3d(self: Any, output_size: Sequence[int]) -> Any:
-    sizes, counts = list(self.shape[-3:]), _counts(output_size, 3)
-    if _is_even(sizes, counts):
-        windows = [size // count for size, count in zip(sizes, counts, strict=True)]
-        return torch.ops.aten.avg_pool3d.default(self, windows, windows)
-    if any(isinstance(size, int) and size == 0 for size in self.shape):
-        return self.new_zeros((*self.shape[:-3], *counts))
-    x = self
-    for axis, (size, count) in enumerate(zip(sizes, counts, strict=True)):
-        places, inside = _windows(size, count, self.device)
-        x = x.movedim(axis - 3, -1)
-        taken = x.index_select(-1, places.reshape(-1)).reshape(*x.shape[:-1], count, _longest(size, count))
-        total = torch.where(inside, taken, 0).sum(-1)
-        x = (total / inside.sum(-1).to(x.dtype)).movedim(-1, axis - 3)
-    return x
+def _maxima(x: Any, places: Sequence[Any]) -> tuple[Any, Any]:
+    """The largest number of each window and its place in the flat picture; `places` has one window a row, by axis."""
+    axes, place = len(places), torch.zeros(1, dtype=torch.int64, device=x.device)
+    sizes = x.shape[-axes:]
+    for axis, (size, own) in enumerate(zip(sizes, places, strict=True)):
+        x = x.index_select(axis - axes, own.reshape(-1))
+        place = place.unsqueeze(-1) * size + own.reshape(-1)
+    counts, length = [own.shape[0] for own in places], [own.shape[1] for own in places]
+    x = _together(x, counts, length)
+    place = _together(place.reshape([c * n for c, n in zip(counts, length, strict=True)]), counts, length)
+    best = x.argmax(-1, keepdim=True)
+    where = place.expand(x.shape).gather(-1, best)
+    return x.gather(-1, best).squeeze(-1), where.squeeze(-1)
 
 
-def _counts(output_size: Sequence[int], axes: int) -> list[int]:
-    return list(output_size) * (axes // len(output_size))
+def adaptive_avg_pool(axes: int) -> Callable[[Any, Sequence[int]], Any]:
+    """The composition for so many axes."""
+
+    def pool(self: Any, output_size: Sequence[int]) -> Any:
+        sizes, counts = list(self.shape[-axes:]), _counts(output_size, axes)
+        if all(isinstance(count, int) and count == 1 for count in counts):
+            return self.mean(list(range(-axes, 0)), keepdim=True)
+        if _is_even(sizes, counts):
+            windows = [size // count for size, count in zip(sizes, counts, strict=True)]
+            return getattr(torch.ops.aten, f"avg_pool{axes}d").default(self, windows, windows)
+        if any(isinstance(size, int) and size == 0 for size in self.shape):
+            return self.new_zeros((*self.shape[:-axes], *counts))
+        x = self
+        for axis, (size, count) in enumerate(zip(sizes, counts, strict=True)):
+            if not surely(size == count):
+                x = _averages(x, axis - axes, size, count)
+        return x
+
+    return pool
 
 
-def _is_even(sizes: Sequence[Any], counts: Sequence[int]) -> bool:
-    return all(isinstance(n, int) and n > 0 and m > 0 and n % m == 0 for n, m in zip(sizes, counts, strict=True))
+def _averages(x: Any, axis: int, size: Any, count: Any) -> Any:
+    """The average of each window along one axis."""
+    if isinstance(count, int) and count == 1:
+        return x.mean(axis, keepdim=True)
+    x = x.movedim(axis, -1)
+    if not isinstance(count, int):  # there may be none: ONNX Runtime's sum over the windows then has another rank
+        return x.matmul(_shares(size, count, x)).movedim(-1, axis)
+    places, inside = _windows(size, count, x.device)
+    taken = x.index_select(-1, places.reshape(-1)).reshape(*x.shape[:-1], count, _longest(size, count))
+    total = torch.where(inside, taken, 0).sum(-1)
+    return (total / inside.sum(-1).to(x.dtype)).movedim(-1, axis)
 
 
-def _longest(size: Any, count: int) -> Any:
+def _shares(size: Any, count: Any, like: Any) -> Any:
+    """The share of each number, a row, in each window, a column."""
+    start, end = _bounds(size, torch.arange(count, device=like.device), count)
+    place = torch.arange(size, device=like.device).unsqueeze(-1)
+    return ((place >= start) & (place < end)).to(like.dtype) / (end - start).to(like.dtype)
+
+
+def _counts(output_size: Any, axes: int) -> list[Any]:
+    given = list(output_size) if isinstance(output_size, (list, tuple)) else [output_size]
+    return given * (axes // len(given))
+
+
+def _is_even(sizes: Sequence[Any], counts: Sequence[Any]) -> bool:
+    numbers = all(isinstance(n, int) for n in (*sizes, *counts))
+    return numbers and all(n > 0 and m > 0 and n % m == 0 for n, m in zip(sizes, counts, strict=True))
+
+
+def _longest(size: Any, count: Any) -> Any:
     """No window is longer, at any size."""
+    count = torch.sym_max(count, 1)
     return (size + count - 1) // count + 1
 
 
-def _windows(size: Any, count: int, device: torch.device) -> tuple[Any, Any]:
+def _windows(size: Any, count: Any, device: torch.device) -> tuple[Any, Any]:
     """The places of each window, one window a row, and which of them are in it."""
-    window = torch.arange(count, device=device).unsqueeze(-1)
-    start, end = (window * size) // count, ((window + 1) * size + count - 1) // count
+    start, end = _bounds(size, torch.arange(count, device=device).unsqueeze(-1), count)
     places = start + torch.arange(_longest(size, count), device=device)
     return torch.minimum(places, end - 1), places < end
 
 
-def _together(x: Any, counts: Sequence[int], length: Sequence[Any]) -> Any:
+def _bounds(size: Any, window: Any, count: Any) -> tuple[Any, Any]:
+    """The first place of each window, and the one after its last."""
+    divisor = torch.sym_max(count, 1)
+    return (window * size) // divisor, ((window + 1) * size + divisor - 1) // divisor
+
+
+def _together(x: Any, counts: Sequence[Any], length: Sequence[Any]) -> Any:
     """From axes of windows one after the other to: the windows of all axes, then the numbers of one in one axis."""
     axes = len(counts)
     front = x.shape[: x.dim() - axes]
@@ -99,9 +139,118 @@ def _together(x: Any, counts: Sequence[int], length: Sequence[Any]) -> Any:
     return x.permute(order).reshape(*front, *counts, math.prod(length))
 
 
-composes("aten::adaptive_max_pool1d.default")(adaptive_max_pool(1))
-composes("aten::adaptive_max_pool2d.default")(adaptive_max_pool(2))
-composes("aten::adaptive_max_pool3d.default")(adaptive_max_pool(3))
+def _is_open(*sizes: Any) -> bool:
+    """Check that a number varies, in lists too."""
+    return any(_is_open(*s) if isinstance(s, (list, tuple)) else isinstance(s, torch.SymInt) for s in sizes)
+
+
+def _full_sizes(x: Any, output_size: Any, axes: int) -> list[Any]:
+    """None is the size that the axis has."""
+    counts = _counts(output_size, axes)
+    return [own if count is None else count for own, count in zip(x.shape[-axes:], counts, strict=True)]
+
+
+def open_max_pool(axes: int) -> Callable[..., Any]:
+    """adaptive_max_pool of torch.nn.functional, to as many windows as a size says."""
+
+    @only_where(lambda input, output_size, *_, **__: _is_open(output_size, input.shape[-axes:]))
+    def pool(input: Any, output_size: Any, return_indices: bool = False) -> Any:
+        maxima, where = adaptive_max_pool(axes)(input, _full_sizes(input, output_size, axes))
+        return (maxima, where) if return_indices else maxima
+
+    return pool
+
+
+def open_avg_pool(axes: int) -> Callable[..., Any]:
+    """adaptive_avg_pool of torch.nn.functional, to as many windows as a size says."""
+
+    @only_where(lambda input, output_size: _is_open(output_size))
+    def pool(input: Any, output_size: Any) -> Any:
+        return adaptive_avg_pool(axes)(input, _full_sizes(input, output_size, axes))
+
+    return pool
+
+
+for _axes in (1, 2, 3):
+    _functional = f"torch.nn.functional.adaptive_{{}}_pool{_axes}d"
+    composes(f"aten::adaptive_max_pool{_axes}d.default")(adaptive_max_pool(_axes))
+    replaces(_functional.format("max"), _functional.format("max") + "_with_indices")(open_max_pool(_axes))
+    replaces(_functional.format("avg"))(open_avg_pool(_axes))
+composes("aten::adaptive_avg_pool1d.default")(adaptive_avg_pool(1))
+composes("aten::adaptive_avg_pool2d.default", "aten::_adaptive_avg_pool2d.default")(adaptive_avg_pool(2))
+composes("aten::adaptive_avg_pool3d.default", "aten::_adaptive_avg_pool3d.default")(adaptive_avg_pool(3))
+
+
+# aten::fractional_max_pool2d, 3d with samples that are given
+#
+#     window o of m, each of k, begins at floor((o + u) a) - floor(u a), a = (n - k) / (m - 1); the last one at n - k
+#
+# with a sample u of each picture, channel and axis, so that each has its own windows.
+#
+# Source of truth: ATen's native/FractionalMaxPool2d.cpp and FractionalMaxPool3d.cpp.
+
+
+def fractional_max_pool(axes: int) -> Callable[..., Any]:
+    """The composition for so many axes: the maxima, and where they are in the flat input."""
+
+    def pool(self: Any, kernel_size: Sequence[Any], output_size: Sequence[Any], random_samples: Any) -> Any:
+        batched = self.dim() == axes + 2
+        x = self if batched else self.unsqueeze(0)
+        sizes, counts, window = list(x.shape[-axes:]), _counts(output_size, axes), _counts(kernel_size, axes)
+        place = torch.zeros((1,) * (2 + 2 * axes), dtype=torch.int64, device=x.device)
+        for axis, (size, count, length) in enumerate(zip(sizes, counts, window, strict=True)):
+            sample = random_samples[..., axis if axes == 3 else axes - 1 - axis].to(x.dtype)
+            starts = _fractions(sample, size, count, length)  # picture, channel, window
+            inner = torch.arange(length, device=x.device)
+            spread = [*starts.shape[:2], *(count if a == axis else 1 for a in range(axes))]
+            starts = starts.reshape(*spread, *[1] * axes)
+            inner = inner.reshape([1] * (2 + axes) + [length if a == axis else 1 for a in range(axes)])
+            place = place * size + starts + inner
+        place = place.expand(*x.shape[:2], *counts, *window).flatten(-axes)
+        taken = x.flatten(2).gather(2, place.flatten(2)).reshape(place.shape)
+        best = taken.argmax(-1, keepdim=True)
+        found = taken.gather(-1, best).squeeze(-1), place.gather(-1, best).squeeze(-1)
+        return found if batched else tuple(part.squeeze(0) for part in found)
+
+    return pool
+
+
+def _fractions(sample: Any, size: Any, count: Any, length: Any) -> Any:
+    """Where the windows begin."""
+    last = torch.full((), size - length, dtype=torch.int64, device=sample.device)
+    window = torch.arange(count, device=sample.device)
+    step = last.to(sample.dtype) / max(count - 1, 1) if isinstance(count, int) else last / torch.sym_max(count - 1, 1)
+    first = ((window + sample.unsqueeze(-1)) * step).to(torch.int64) - (sample.unsqueeze(-1) * step).to(torch.int64)
+    return torch.where(window < count - 1, first, last)
+
+
+def open_fractional_pool(axes: int) -> Callable[..., Any]:
+    """fractional_max_pool of torch.nn.functional, of sizes that vary."""
+
+    @only_where(lambda input, *_, **__: _is_open(input.shape[-axes:]))
+    def pool(
+        input: Any,
+        kernel_size: Any,
+        output_size: Any = None,
+        output_ratio: Any = None,
+        return_indices: bool = False,
+        _random_samples: Any = None,
+    ) -> Any:
+        if _random_samples is None:
+            return NotImplemented
+        if output_size is None:
+            ratios = _counts(output_ratio, axes)
+            output_size = [torch.sym_int(n * r) for n, r in zip(input.shape[-axes:], ratios, strict=True)]
+        maxima, where = fractional_max_pool(axes)(input, kernel_size, output_size, _random_samples)
+        return (maxima, where) if return_indices else maxima
+
+    return pool
+
+
+for _axes in (2, 3):
+    _functional = f"torch.nn.functional.fractional_max_pool{_axes}d"
+    composes(f"aten::fractional_max_pool{_axes}d.default")(fractional_max_pool(_axes))
+    replaces(_functional, f"{_functional}_with_indices")(open_fractional_pool(_axes))
 
 
 # aten::avg_pool2d, aten::avg_pool3d with divisor_override

@@ -1,4 +1,4 @@
-"""Antialiased resizing, and grid sampling of volumes."""
+"""Antialiased resizing, grid sampling of volumes, affine grids."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from typing import Any
 import torch
 
 from torchport.operators.composition import only_where
-from torchport.operators.registration import composes
+from torchport.operators.library.pooling import adaptive_avg_pool
+from torchport.operators.registration import composes, replaces
+from torchport.torch_compat.shape_env import surely
+from torchport.torch_compat.tracing import strides as strides_of
 
 # aten::_upsample_bilinear2d_aa, aten::_upsample_bicubic2d_aa
 #
@@ -22,7 +25,7 @@ from torchport.operators.registration import composes
 # 17.
 #
 # Source of truth: ATen's native/cpu/UpSampleKernel.cpp. Where the output is one column wide, PyTorch 2.13 gives its
-# first row for every row, and so does this.
+# first row for every row, unless the channels lie beside each other in memory; and so does this.
 
 Filter = Callable[[torch.Tensor], torch.Tensor]
 
@@ -54,9 +57,20 @@ def _resized(x: Any, size: Sequence[Any] | None, factors: Sequence[float] | None
         _weights(before, after, scale, shape, reach, wide)
         for before, after, scale in zip(x.shape[-2:], size, scales, strict=True)
     )
-    wider = torch.full((), size[1], device=x.device) > 1
-    rows = rows.index_select(0, torch.arange(size[0], device=x.device) * wider)
+    if not _channels_last(x):
+        wider = torch.full((), size[1], device=x.device) > 1
+        rows = rows.index_select(0, torch.arange(size[0], device=x.device) * wider)
     return (rows @ (wide @ columns.T)).to(x.dtype)
+
+
+def _channels_last(x: Any) -> bool:
+    """Check that the channels of a picture lie beside each other in memory."""
+    channels, strides = x.shape[1], strides_of(x)
+    return (
+        isinstance(channels, int)
+        and channels > 1
+        and all(surely(stride == wanted) for stride, wanted in ((strides[1], 1), (strides[3], channels)))
+    )
 
 
 def _weights(before: Any, after: Any, given: Any, shape: Filter, reach: float, like: Any) -> torch.Tensor:
@@ -159,3 +173,124 @@ def _taken(flat: Any, at: list[Any], sizes: Any) -> Any:
         index = index * size + torch.where(here, place, 0).long()
     index, inside = (t.unsqueeze(1).expand(-1, flat.shape[1], -1) for t in (index, inside))
     return torch.where(inside, flat.gather(2, index), 0)
+
+
+# torch.nn.functional.affine_grid of a size that varies
+#
+#     grid[i, j] = theta · (x_j, y_i, 1),  x_j = (2j - (n - 1)) / (n - 1) with aligned corners, else (2j + 1) / n - 1
+#
+# Torch asks whether a size is one.
+
+
+@replaces("torch.nn.functional.affine_grid")
+@only_where(lambda theta, size, *_, **__: any(isinstance(n, torch.SymInt) for n in size[2:]))
+def affine_grid(theta: Any, size: Sequence[Any], align_corners: bool | None = None) -> Any:
+    axes = len(size) - 2
+    along = [_centers(n, bool(align_corners), theta) for n in size[2:]]
+    grids = torch.meshgrid(*along, indexing="ij")
+    places = torch.stack([*reversed(grids), torch.ones_like(grids[0])], -1).reshape(1, -1, axes + 1)
+    return (places @ theta.transpose(1, 2)).reshape(size[0], *size[2:], axes)
+
+
+def _centers(size: Any, align_corners: bool, like: Any) -> Any:
+    place = torch.arange(size, dtype=like.dtype, device=like.device)
+    if align_corners:
+        return (2 * place - (size - 1)) / torch.sym_max(size - 1, 1)
+    return (2 * place + 1) / size - 1
+
+
+# torch.nn.functional.interpolate by a factor that is computed from sizes
+#
+#     output[i] = input at (i + 1/2) / factor - 1/2, between two or four neighbors; nearest: at floor(i / factor)
+#
+# as DINOv2 resizes its position embeddings. Torch takes the factor for a number, and fixes it. Neighbors beyond the
+# edge are the last ones inside.
+#
+# Source of truth: ATen's native/UpSample.h.
+
+_PLACES = ("nearest", "nearest-exact", "linear", "bilinear", "trilinear", "bicubic")
+
+
+def _is_factor(
+    input: Any, size: Any = None, scale_factor: Any = None, mode: str = "nearest", *others: Any, **named: Any
+) -> bool:
+    factors = scale_factor if isinstance(scale_factor, (list, tuple)) else [scale_factor]
+    plain = not (named.get("antialias") or named.get("recompute_scale_factor") or named.get("align_corners"))
+    return plain and not any(others) and mode in _PLACES and any(isinstance(f, torch.SymFloat) for f in factors)
+
+
+@replaces("torch.nn.functional.interpolate")
+@only_where(lambda input, *args, **kwargs: _is_area(input, *args, **kwargs) or _is_factor(input, *args, **kwargs))
+def interpolate(
+    input: Any, size: Any = None, scale_factor: Any = None, mode: str = "nearest", *others: Any, **named: Any
+) -> Any:
+    if mode != "area":
+        return by_factor(input, scale_factor, mode)
+    axes = input.dim() - 2
+    if size is None:
+        factors = list(scale_factor) if isinstance(scale_factor, (list, tuple)) else [scale_factor] * axes
+        size = [torch.sym_int(n * factor) for n, factor in zip(input.shape[2:], factors, strict=True)]
+    return adaptive_avg_pool(axes)(input, size if isinstance(size, (list, tuple)) else [size] * axes)
+
+
+def _is_area(input: Any, size: Any = None, scale_factor: Any = None, mode: str = "nearest", *_: Any, **__: Any) -> bool:
+    """Averages over windows are adaptive pooling (pooling.py)."""
+    return mode == "area" and any(isinstance(n, torch.SymInt) for n in input.shape[2:])
+
+
+def by_factor(input: Any, scale_factor: Any, mode: str) -> Any:
+    """Resize each axis after the other."""
+    axes = input.dim() - 2
+    factors = list(scale_factor) if isinstance(scale_factor, (list, tuple)) else [scale_factor] * axes
+    x = input if input.dtype is torch.float64 else input.float()
+    for axis, factor in enumerate(factors):
+        before = input.shape[2 + axis]
+        after = torch.sym_int(before * factor)
+        step = (1 / torch.scalar_tensor(factor, dtype=torch.float64, device=x.device)).to(x.dtype)
+        place = torch.arange(after, device=x.device)
+        if mode.startswith("nearest"):
+            x = x.index_select(2 + axis, _nearest(before, place, step, exact=mode == "nearest-exact"))
+        else:
+            at = (place + 0.5) * step - 0.5
+            at = at if mode == "bicubic" else torch.where(_is_size(place, before), place.to(x.dtype), at)
+            x = x.movedim(2 + axis, -1).matmul(_between(before, at, mode).T).movedim(-1, 2 + axis)
+    return x.to(input.dtype)
+
+
+def _nearest(before: Any, place: Any, step: Any, *, exact: bool) -> Any:
+    """The same size, or twice as much, is taken as such, unlike the factor says."""
+    near = ((place + (0.5 if exact else 0.0)) * step).long().clamp(max=before - 1)
+    if exact:
+        return near
+    near = torch.where(_is_size(place, before), place, near)
+    return torch.where(_is_size(place, 2 * before), place // 2, near)
+
+
+def _is_size(place: Any, size: Any) -> Any:
+    return torch.full((), place.shape[0], device=place.device) == size
+
+
+def _between(before: Any, place: Any, mode: str) -> Any:
+    """The weight of each number before for each place."""
+    place = place if mode == "bicubic" else place.clamp(min=0)
+    low = place.floor()
+    part = place - low
+    terms = [(0, 1 - part), (1, part)] if mode != "bicubic" else [(k - 1, w) for k, w in enumerate(_keys(part))]
+    numbers = torch.arange(before, device=place.device)
+    weights: Any = 0.0
+    for step, weight in terms:
+        at = (low.long() + step).clamp(0, before - 1).unsqueeze(-1)
+        weights = weights + torch.where(at == numbers, weight.unsqueeze(-1), 0.0)
+    return weights
+
+
+def _keys(t: Any) -> list[Any]:
+    """Keys' cubic with a = -3/4, of the four neighbors."""
+
+    def inner(x: Any) -> Any:
+        return (1.25 * x - 2.25) * x * x + 1
+
+    def outer(x: Any) -> Any:
+        return ((-0.75 * x + 3.75) * x - 6.0) * x + 3.0
+
+    return [outer(t + 1), inner(t), inner(1 - t), outer(2 - t)]

@@ -116,12 +116,14 @@ def is_open(start: Any = None, end: Any = None, steps: Any = None, *_: Any, **__
 
 
 @replaces("torch.linspace")
+@only_where(is_open)
 def linspace(start: Any, end: Any, steps: Any, *, dtype: Any = None, **_: Any) -> Any:
     dtype = dtype or _type_of(start, end)
     return _spaced(start, end, steps, dtype).to(dtype)
 
 
 @replaces("torch.logspace")
+@only_where(is_open)
 def logspace(start: Any, end: Any, steps: Any, base: float = 10.0, *, dtype: Any = None, **_: Any) -> Any:
     dtype = dtype or _type_of(start, end)
     exponents = _spaced(start, end, steps, dtype)
@@ -148,8 +150,8 @@ def _number(value: Any, dtype: torch.dtype) -> Any:
 
 
 for _overload in ("default", "Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor"):
-    composes(f"aten::linspace.{_overload}")(only_where(is_open)(linspace))
-    composes(f"aten::logspace.{_overload}")(only_where(is_open)(logspace))
+    composes(f"aten::linspace.{_overload}")(linspace)
+    composes(f"aten::logspace.{_overload}")(logspace)
 
 
 # aten::pad with "replicate", aten::replication_pad1d, 2d, 3d by negative amounts
@@ -185,3 +187,47 @@ def _replicated(x: Any, padding: Sequence[Any]) -> Any:
         places = torch.arange(size + left + right, device=x.device) - left
         x = x.index_select(axis, places.clamp(0, size - 1))
     return x
+
+
+# torch.tril_indices, torch.triu_indices, torch.nn.utils.rnn.pad_sequence, of sizes that vary
+#
+#     the places (row, column) with column - row <= offset, or >= offset, row by row
+#     sequences one below the other, each followed by the value up to the length of the longest
+#
+# Torch takes the sizes of the first two for numbers, and compares the lengths of the third, which fixes their order.
+
+
+def triangle(lower: bool) -> Any:
+    """The form of tril_indices or triu_indices that takes sizes that vary."""
+
+    @only_where(lambda row, col, *_, **__: any(isinstance(n, torch.SymInt) for n in (row, col)))
+    def indices(row: Any, col: Any, offset: int = 0, *, dtype: Any = torch.int64, device: Any = None, **_: Any) -> Any:
+        rows, columns = torch.arange(row, device=device)[:, None], torch.arange(col, device=device)
+        inside = columns - rows <= offset if lower else columns - rows >= offset
+        return inside.nonzero().T.to(dtype)
+
+    return indices
+
+
+replaces("torch.tril_indices")(triangle(lower=True))
+replaces("torch.triu_indices")(triangle(lower=False))
+
+
+def _has_open_lengths(sequences: Any, *_: Any, **__: Any) -> bool:
+    return isinstance(sequences, (list, tuple)) and any(isinstance(s.shape[0], torch.SymInt) for s in sequences)
+
+
+@replaces("nn.pad_sequence")
+@only_where(_has_open_lengths)
+def pad_sequence(
+    sequences: Any, batch_first: bool = False, padding_value: float = 0.0, padding_side: str = "right"
+) -> Any:
+    longest = sequences[0].shape[0]
+    for sequence in sequences[1:]:
+        longest = torch.sym_max(longest, sequence.shape[0])
+    rows = []
+    for sequence in sequences:
+        more = sequence.new_full((longest - sequence.shape[0], *sequence.shape[1:]), padding_value)
+        row = torch.cat([sequence, more] if padding_side == "right" else [more, sequence])
+        rows.append(row.narrow(0, 0, longest))
+    return torch.stack(rows, 0 if batch_first else 1)

@@ -1,0 +1,116 @@
+"""Functions of torch that take a size for a number, in models whose sizes vary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 - as everybody calls it
+
+import torchport as tp
+
+Given = tuple[Tensor, ...]
+PICTURE = {0: "b", 2: "h", 3: "w"}
+SAMPLES = torch.rand(2, 3, 2)
+
+
+def picture(b: int, h: int, w: int) -> Given:
+    return (torch.randn(b, 3, h, w),)
+
+
+def adaptive(x: Tensor) -> tuple[Tensor, ...]:
+    fixed = F.adaptive_avg_pool2d(x, (3, 7)), F.adaptive_avg_pool2d(x, (None, 2)), F.adaptive_avg_pool2d(x, 1)
+    return *fixed, F.adaptive_avg_pool2d(x, (x.shape[2] // 2 + 1, 5)), F.adaptive_avg_pool1d(x[0], x.shape[3])
+
+
+def largest(x: Tensor) -> tuple[Tensor, ...]:
+    maxima, places = F.adaptive_max_pool2d(x, (x.shape[2] // 3 + 1, 2), return_indices=True)
+    return maxima, places, F.adaptive_max_pool1d(x[0], x.shape[3] // 2 + 1)
+
+
+def area(x: Tensor) -> tuple[Tensor, ...]:
+    half = F.interpolate(x, scale_factor=0.5, mode="area")
+    return half, F.interpolate(x, size=(4, 6), mode="area"), F.interpolate(x[0], size=x.shape[2], mode="area")
+
+
+def by_factor(x: Tensor) -> tuple[Tensor, ...]:
+    h, w = x.shape[2:]
+    small, factors = x[:1, :, :2, :2], ((h + 0.1) / 2, (w + 0.1) / 2)
+    modes = ("bicubic", "bilinear", "nearest", "nearest-exact")
+    return tuple(F.interpolate(small, scale_factor=factors, mode=mode) for mode in modes)
+
+
+def fractional(x: Tensor) -> Tensor:
+    return F.fractional_max_pool2d(x, 2, output_ratio=(0.5, 0.6), _random_samples=SAMPLES)
+
+
+def warped(x: Tensor, theta: Tensor) -> tuple[Tensor, ...]:
+    b, _, h, w = x.shape
+    y, z = torch.meshgrid(torch.linspace(-1, 1, h), torch.linspace(-1, 1, w), indexing="ij")
+    places = torch.stack([z, y, torch.ones_like(y)], -1).reshape(1, -1, 3).expand(b, -1, -1)
+    grid = (places @ theta.transpose(1, 2)).view(b, h, w, 2)
+    affine = [F.affine_grid(theta, list(x.shape), align_corners=corners) for corners in (True, False)]
+    return F.grid_sample(x, grid, align_corners=True), *affine
+
+
+def pairs(x: Tensor) -> tuple[Tensor, ...]:
+    n, m = x.shape
+    lower, upper = torch.tril_indices(n, m, -1), torch.triu_indices(n, n, 1)
+    return x[lower[0], lower[1]], upper
+
+
+def padded(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    rnn = nn.utils.rnn.pad_sequence
+    return rnn([a, b], batch_first=True, padding_value=-1.0), rnn([b, a, b], padding_side="left")
+
+
+def transport(x: Tensor) -> Tensor:
+    kernel, u = torch.exp(-x), torch.ones_like(x[:, 0])
+    v = 1 / (kernel.T @ u)
+    return v * (u @ kernel.T.transpose(0, 1))
+
+
+MODELS: list[tuple[Callable[..., Any], dict[str, dict[int, str]], list[Given]]] = [
+    (adaptive, {"x": PICTURE}, [picture(2, 12, 16), picture(1, 7, 9), picture(3, 20, 5)]),
+    (largest, {"x": PICTURE}, [picture(2, 12, 16), picture(1, 7, 9), picture(3, 20, 5)]),
+    (area, {"x": PICTURE}, [picture(2, 12, 16), picture(1, 7, 9), picture(3, 20, 5)]),
+    (by_factor, {"x": {2: "h", 3: "w"}}, [picture(2, 6, 5), picture(2, 3, 8)]),
+    (fractional, {"x": {2: "h[4..]", 3: "w[4..]"}}, [picture(2, 12, 16), picture(2, 11, 19)]),
+    (
+        warped,
+        {"x": PICTURE, "theta": {0: "b"}},
+        [(*picture(b, h, w), torch.randn(b, 2, 3) / 4) for b, h, w in ((2, 12, 16), (1, 7, 9), (3, 5, 4))],
+    ),
+    (pairs, {"x": {0: "n", 1: "m"}}, [(torch.randn(n, m),) for n, m in ((5, 6), (3, 9), (9, 2))]),
+    (
+        padded,
+        {"a": {0: "n"}, "b": {0: "m"}},
+        [(torch.randn(n, 3), torch.randn(m, 3)) for n, m in ((4, 6), (7, 2), (3, 3))],
+    ),
+    (transport, {"x": {0: "n", 1: "m"}}, [(torch.rand(n, m),) for n, m in ((6, 4), (3, 9), (1, 2))]),
+    (nn.InstanceNorm1d(3), {"input": {0: "c", 1: "t"}}, [(torch.randn(c, t),) for c, t in ((3, 12), (5, 7))]),
+]
+
+
+@pytest.mark.filterwarnings("ignore:input's size:UserWarning")
+@pytest.mark.parametrize(("model", "dynamic", "inputs"), MODELS, ids=lambda v: getattr(v, "__name__", None))
+def test_sizes_not_seen(model: Callable[..., Any], dynamic: Any, inputs: list[Given]) -> None:
+    session = tp.session(tp.export(model, inputs[0], dynamic=dynamic, route="export").model)
+    for given in inputs:
+        got, want = session(*given), model(*given)
+        for one, other in zip(*((t if isinstance(t, (tuple, list)) else (t,)) for t in (got, want)), strict=True):
+            torch.testing.assert_close(torch.as_tensor(one), other, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 3])
+def test_multilabel_margin_loss_of_a_row_and_of_several(rows: int) -> None:
+    loss = nn.MultiLabelMarginLoss(reduction="none")
+    x = torch.randn(*((rows,) if rows else ()), 5)
+    target = torch.tensor([1, 3, -1, 0, 2]).expand(x.shape)
+    session = tp.session(tp.export(loss, (x, target), route="export").model)
+    for end in (-1, 4):
+        other = torch.tensor([2, 0, 3, end, 1]).expand(x.shape).contiguous()
+        torch.testing.assert_close(torch.as_tensor(session(x, other)), loss(x, other))
