@@ -8,7 +8,7 @@ import numpy as np
 from made_models import node, proto_of, value
 from onnx import ModelProto, TensorProto, helper
 
-from torchport.files.protobuf_scan import varint
+from torchport.files.protobuf import varint
 
 MANY = 1_000_000
 

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from torchport.capture.origins import Site, site_of_stack
 from torchport.capture.reference import preserved
-from torchport.capture.source_lines import Site, site_of_stack
 from torchport.capture.structure import Call
 
 # Did a branch that a trace may have frozen ever go the other way?

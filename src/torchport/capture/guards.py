@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from torchport.capture.source_lines import Site, is_user_file, line_of_frame, site_of_stack
+from torchport.capture.origins import Site, is_user_file, line_of_frame, site_of_stack
 from torchport.process import silence
 from torchport.results import Dim
 from torchport.torch_compat.error_texts import GUARD_ADDED

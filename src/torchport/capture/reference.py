@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
-from torchport.capture.source_lines import line_of_frame
+from torchport.capture.origins import line_of_frame
 from torchport.capture.structure import Call, output_tensors
 from torchport.tensors import Array, as_pairs, to_numpy, to_torch
 

@@ -19,8 +19,8 @@ from types import ModuleType
 from typing import Any
 
 from torchport.capture.exported_programs import load_program, refuse_old
+from torchport.capture.origins import is_user_file
 from torchport.capture.pytorch_files import kind_of, load_pickle, load_script
-from torchport.capture.source_lines import is_user_file
 from torchport.errors import SourceError, TorchportError, close_names
 
 # The model, from what was written on the command line.

@@ -15,8 +15,8 @@ import onnx_ir as ir
 import torch
 
 from torchport.capture import models
+from torchport.capture.origins import line_of_error
 from torchport.capture.reference import Reference, preserved
-from torchport.capture.source_lines import line_of_error
 from torchport.capture.structure import signature_of
 from torchport.comparison.intermediates import forget_weights
 from torchport.comparison.recorded_calls import rebuilt

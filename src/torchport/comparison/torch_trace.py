@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from torchport.capture.source_lines import is_user_file, place
+from torchport.capture.origins import is_user_file, place
 from torchport.torch_compat.parts import part
 from torchport.torch_compat.tracing import tree_leaves
 

@@ -13,9 +13,9 @@ from torchport import process
 from torchport.capture import interface
 from torchport.capture.frozen_branches import one_sided, watch_lines
 from torchport.capture.guards import Challenge
+from torchport.capture.origins import is_user_file
 from torchport.capture.repairs.quantized_layers import overflow, quantized
 from torchport.capture.routes.route import Captured, Request, load
-from torchport.capture.source_lines import is_user_file
 from torchport.conversion.options import ExportOptions
 from torchport.conversion.subject import TorchModel
 from torchport.engines import custom_operators

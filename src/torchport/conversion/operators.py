@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from torchport.capture import models
+from torchport.capture.origins import line_of_stack
 from torchport.capture.routes import export as export_route
 from torchport.capture.routes.route import Request
-from torchport.capture.source_lines import line_of_stack
 from torchport.conversion.export import export
 from torchport.conversion.options import DEFAULT_OPSET, ExampleOptions
 from torchport.conversion.subject import opened

@@ -14,8 +14,8 @@ import torch
 from torchport.capture import dynamic_dims, models
 from torchport.capture.dynamic_dims import DynamicSpec
 from torchport.capture.models import Subject
+from torchport.capture.origins import line_of_error
 from torchport.capture.reference import Mode, Reference, preserved, random_call
-from torchport.capture.source_lines import line_of_error
 from torchport.capture.structure import Call, as_tensor
 from torchport.conversion.options import ExampleOptions
 from torchport.engines.registry import DEFAULT

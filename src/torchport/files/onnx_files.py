@@ -26,7 +26,7 @@ from torchport.files.commit import commit, staging
 from torchport.files.external_data import check_external
 from torchport.files.filesystem import check_space, check_target, explain
 from torchport.files.partial_load import narrowed
-from torchport.files.unknown_fields import remember
+from torchport.files.protobuf import remember
 from torchport.files.validation import BROKEN, check_well_formed
 from torchport.files.writer import draft_inside, draft_outside
 from torchport.irtools.metadata import unmarked

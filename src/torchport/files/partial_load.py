@@ -17,7 +17,7 @@ from typing import Any
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from torchport.errors import FileError
-from torchport.files.protobuf_scan import Packed, SkimmedModel, UnclearError, number, weight_name, with_length
+from torchport.files.protobuf import Packed, SkimmedModel, UnclearError, number, weight_name, with_length
 from torchport.files.reader import UNREADABLE
 from torchport.files.validation import check_functions, check_versions
 from torchport.irtools.inference import UNINFERABLE, infer_shapes

@@ -14,8 +14,7 @@ from onnx import GraphProto, ModelProto, TensorProto
 
 from torchport.errors import SaveError
 from torchport.files.filesystem import sync
-from torchport.files.protobuf_scan import varint
-from torchport.files.unknown_fields import write_back
+from torchport.files.protobuf import varint, write_back
 from torchport.irtools.serialization import Sink, pour, reference, settled, streams, to_proto, weights
 
 # A model written in full and flushed to disk, in a folder where nobody looks for it yet.

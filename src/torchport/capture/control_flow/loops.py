@@ -26,7 +26,7 @@ from torchport.capture.control_flow.merging import (
     same,
 )
 from torchport.capture.control_flow.tracing import active_modes, carrying, rehearse, sizes_in, unrecorded, with_inputs
-from torchport.capture.source_lines import place, site_of_stack
+from torchport.capture.origins import place, site_of_stack
 from torchport.errors import RewriteError
 from torchport.results import Finding
 from torchport.torch_compat.higher_order import known_symbols, loop, symbols_of

@@ -17,7 +17,7 @@ from torchport.capture.control_flow.analysis import alike, assertions, loads, si
 from torchport.capture.control_flow.expressions import FLOW
 from torchport.capture.control_flow.source import compiled, function_of
 from torchport.capture.control_flow.transform import rewrite
-from torchport.capture.source_lines import Site, is_user_file
+from torchport.capture.origins import Site, is_user_file
 from torchport.errors import RewriteError
 
 

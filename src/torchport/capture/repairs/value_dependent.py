@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from torchport.capture.origins import line_of_error
 from torchport.capture.repairs.repair import capture_repair
-from torchport.capture.source_lines import line_of_error
 from torchport.operators import library, registration
 from torchport.operators.registration import Registered, replaces
 from torchport.torch_compat.error_texts import VALUE_FUNCTIONS, says

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from torchport.capture.origins import is_user_file
 from torchport.capture.repairs.repair import capture_repair, program_repair
-from torchport.capture.source_lines import is_user_file
 from torchport.torch_compat import tracing
 from torchport.torch_compat.error_texts import says
 from torchport.torch_compat.parts import part

@@ -11,11 +11,10 @@ import torch
 
 from torchport.capture import autograd_functions
 from torchport.capture.guards import UNREAD_GUARDS, Challenge, Guard, challenges, reads_guards, watch_guards
-from torchport.capture.origins import complete_metadata
+from torchport.capture.origins import complete_metadata, line_of_error
 from torchport.capture.repairs import for_failed_capture, for_failed_translation, repaired
 from torchport.capture.repairs.models import WRITTEN_OUT, computed, kept, mean_zero, weights_alone
 from torchport.capture.routes.route import Captured, Request
-from torchport.capture.source_lines import line_of_error
 from torchport.capture.structure import FlatModule
 from torchport.errors import CaptureError, FixedDimensionError, RefusedError, first_line
 from torchport.operators import composition, library, lowering, symbolic
@@ -265,7 +264,7 @@ def _how_to_map(operator: str) -> str:
 
 
 def _line_of_operator(program: torch.export.ExportedProgram, operator: str) -> str:
-    from torchport.capture.source_lines import line_of_stack
+    from torchport.capture.origins import line_of_stack
 
     for node in program.graph.nodes:
         if str(node.target).startswith(operator):

@@ -22,9 +22,9 @@ from torchport.capture.control_flow.transform import RewriteLineError
 from torchport.capture.dynamic_dims import InputDims
 from torchport.capture.frozen_branches import sites_looked_at
 from torchport.capture.guards import Challenge, Guard, watch_ones
+from torchport.capture.origins import Site, line_of_error, place, site_of_error
 from torchport.capture.routes import export
 from torchport.capture.routes.route import Captured, Request
-from torchport.capture.source_lines import Site, line_of_error, place, site_of_error
 from torchport.capture.structure import Call
 from torchport.errors import CaptureError, NothingToRewriteError, RewriteError
 from torchport.process import silence

@@ -11,9 +11,9 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
+from torchport.capture.origins import line_of_error
 from torchport.capture.routes.route import Captured, Request
 from torchport.capture.routes.trace import trace_module, translate
-from torchport.capture.source_lines import line_of_error
 from torchport.capture.structure import Call, FlatModule
 from torchport.errors import CaptureError, OpsetError
 from torchport.process import silence, silence_native

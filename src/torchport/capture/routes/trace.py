@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import io
+import sys
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import onnx
@@ -16,10 +18,10 @@ import onnx_ir as ir
 import torch
 from torch.onnx import TrainingMode
 
+from torchport.capture.origins import line_of_error, place, place_of_frame
 from torchport.capture.repairs import repaired
 from torchport.capture.routes.export import doubts
 from torchport.capture.routes.route import Captured, Request
-from torchport.capture.source_lines import line_of_error, place
 from torchport.capture.structure import FlatModule
 from torchport.errors import CaptureError, OpsetError
 from torchport.operators import lowering
@@ -33,7 +35,7 @@ _INLINE_LIMIT = 3 << 29  # 1.5 GiB: beyond, weights are attached by reference in
 
 def capture(request: Request) -> Captured:
     module: Any = FlatModule(request.call)
-    with silence(verbose=request.verbose) as caught:
+    with silence(verbose=request.verbose), _watched_conversions() as suspects:
         try:
             if any(isinstance(m, torch.jit.ScriptModule) for m in module.modules()):
                 module = trace_module(module, request)
@@ -43,8 +45,8 @@ def capture(request: Request) -> Captured:
             raise
         except Exception as error:
             raise CaptureError(f"trace: {_first(error)}", where=line_of_error(error) or None) from error
-    suspects = tuple(_suspects(caught))
-    return Captured(model, suspects, doubts(request) if request.dims else (), example_only=True, repairs=tuple(repairs))
+    challenges = doubts(request) if request.dims else ()
+    return Captured(model, tuple(suspects.values()), challenges, example_only=True, repairs=tuple(repairs))
 
 
 def trace_module(module: FlatModule, request: Request) -> torch.jit.ScriptModule:
@@ -114,15 +116,27 @@ def _unsupported(error: Exception, opset: int) -> CaptureError | OpsetError:
     return CaptureError(f"no ONNX translation for {name}", where=line_of_error(error) or None)
 
 
-def _suspects(caught: list[warnings.WarningMessage]) -> list[Finding]:
-    """The tracer's warnings, one for each of the user's lines."""
+@contextlib.contextmanager
+def _watched_conversions() -> Iterator[dict[str, Finding]]:
+    """Collect the tracer's warnings, one for each of the user's lines.
+
+    The line is looked up on the stack while the tensor is converted: a warning itself names the innermost Python file,
+    which may be one of ours or of torch's.
+    """
     found: dict[str, Finding] = {}
-    for warning in caught:
-        if warning.category.__name__ == TRACER_WARNING:
-            line = place(warning.filename, warning.lineno)
-            text = str(warning.message).split(". ")[0]
-            found.setdefault(line, Finding(f"the trace may have frozen a choice: {text}", line))
-    return list(found.values())
+
+    def note(
+        message: Any, category: type[Warning], filename: str, lineno: int, file: Any = None, line: Any = None
+    ) -> None:
+        if category.__name__ == TRACER_WARNING:
+            where = place_of_frame(sys._getframe()) or place(filename, lineno)
+            text = str(message).split(". ")[0]
+            found.setdefault(where, Finding(f"the trace may have frozen a choice: {text}", where))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = note
+        yield found
 
 
 def _first(error: Exception) -> str:

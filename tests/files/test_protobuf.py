@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError
 from made_models import FLOAT, good
 from onnx import GraphProto, ModelProto, NodeProto, helper
 
-from torchport.files.protobuf_scan import SkimmedModel, UnclearError, number, read_varint, varint, weight_name
+from torchport.files.protobuf import SkimmedModel, UnclearError, number, read_varint, varint, weight_name
 
 NODES = 400
 
