@@ -285,6 +285,123 @@ def test_constants_take_the_type_of_the_tensors_they_meet() -> None:
         assert given.outputs[0].dtype == str(dtype).removeprefix("torch.")
 
 
+class Resized(torch.autograd.Function):
+    """The notes' interpolate: the forward reads the scales, the symbolic hands them to Resize."""
+
+    @staticmethod
+    def forward(ctx, input, scales):
+        scales = scales.tolist()[-2:]
+        return nn.functional.interpolate(input, scale_factor=scales, mode="bicubic", align_corners=False)
+
+    @staticmethod
+    def symbolic(g, input, scales):
+        nothing = g.op("Constant", value_t=torch.tensor([], dtype=torch.float32))
+        return g.op(
+            "Resize",
+            input,
+            nothing,
+            scales,
+            coordinate_transformation_mode_s="pytorch_half_pixel",
+            cubic_coeff_a_f=-0.75,
+            mode_s="cubic",
+            nearest_mode_s="floor",
+        )
+
+
+class Upsampler(nn.Module):
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.start, self.end, self.times = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 2, 3, padding=1), times
+
+    def forward(self, x, scales):
+        x = torch.relu(self.start(x))
+        for _ in range(self.times):
+            x = Resized.apply(x, scales)
+        return self.end(x)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_function_that_reads_values_gives_sizes_that_depend_on_them(times: int) -> None:
+    model = Upsampler(times).eval()
+    example = (torch.rand(1, 3, 8, 8), torch.tensor([1.0, 1.0, 2.0, 2.0]))
+    given = tp.export(model, example, dynamic={"x": {2: "h", 3: "w"}}, route="export", allow_unproven=True)
+    session = tp.session(given.model)
+    for scales in ([1.0, 1.0, 2.0, 2.0], [1.0, 1.0, 3.0, 3.0], [1.0, 1.0, 2.0, 3.0]):
+        x = torch.rand(1, 3, 5, 11)
+        with torch.no_grad():
+            torch.testing.assert_close(
+                session(x, torch.tensor(scales)), model(x, torch.tensor(scales)), rtol=1e-4, atol=1e-5
+            )
+
+
+class TwoScales(Resized):
+    @staticmethod
+    def symbolic(g, input, scales):
+        return Resized.symbolic(g, input, g.op("Concat", torch.ones(2), scales, axis_i=0))
+
+
+class Weighed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weights):
+        return x * float(weights[0]) + weights[1].item() * torch.from_numpy(weights.numpy().sum(keepdims=True))
+
+    @staticmethod
+    def symbolic(g, x, weights):
+        first, second = (g.op("Gather", weights, g.op("Constant", value_t=torch.tensor([n]))) for n in (0, 1))
+        total = g.op("ReduceSum", weights, keepdims_i=1)
+        return g.op("Add", g.op("Mul", x, first), g.op("Mul", second, total))
+
+
+class Above(torch.autograd.Function):
+    """Two outputs that have as many rows as numbers are above a threshold."""
+
+    @staticmethod
+    def forward(ctx, x, threshold):
+        rows = (x[:, 0] > threshold.item()).numpy()
+        return torch.from_numpy(x.numpy()[rows]), torch.from_numpy(x.numpy()[rows, 0])
+
+    @staticmethod
+    def symbolic(g, x, threshold):
+        first = g.op("Gather", x, g.op("Constant", value_t=torch.tensor(0)), axis_i=1)
+        rows = g.op("Greater", first, threshold)
+        return g.op("Compress", x, rows, axis_i=0), g.op("Compress", first, rows, axis_i=0)
+
+
+class Rows(nn.Module):
+    def forward(self, x, threshold):
+        rows, first = Above.apply(x, threshold)
+        return rows * first[:, None]
+
+
+class Twice(nn.Module):
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x, values):
+        return self.function.apply(x * 2, values) + 1
+
+
+@pytest.mark.parametrize(
+    ("model", "values", "shape", "axis"),
+    [
+        (Twice(TwoScales), [2.0, 2.0], (1, 2, 8, 8), 3),
+        (Twice(Weighed), [2.0, 0.5, 0.25], (4, 3), 0),
+        (Rows(), 0.5, (8, 3), 0),
+    ],
+    ids=["sizes", "numbers", "rows"],
+)
+def test_values_that_a_function_reads_are_those_of_the_example_while_it_is_captured(
+    model: nn.Module, values: Any, shape: tuple[int, ...], axis: int
+) -> None:
+    example = (torch.rand(shape), torch.tensor(values))
+    given = tp.export(model, example, dynamic={"x": {axis: "n"}}, route="export")
+    larger = list(shape)
+    larger[axis] += 5
+    x, other = torch.rand(larger), torch.tensor(values) * 1.5
+    torch.testing.assert_close(tp.session(given.model)(x, other), model(x, other), rtol=1e-4, atol=1e-5)
+
+
 bare = torch.library.Library("torchport_bare", "DEF")
 bare.define("joined(Tensor a, Tensor b, int n=2) -> (Tensor, Tensor)")
 

@@ -3,6 +3,9 @@
 torch.export traces through such a function and loses what its author wrote for ONNX; a forward in C++ it may not get
 through at all. Here each call becomes an operator of its own, whose shapes come from the forward, and the symbolic
 builds the nodes. A function without a symbolic is traced through as before. TorchScript honors symbolics by itself.
+
+A forward that computes with the values of a tensor is run to learn its shapes, on the values of the example: the model
+is run once with the calls recorded, and captured again.
 """
 
 from __future__ import annotations
@@ -14,7 +17,9 @@ from typing import Any
 
 import torch
 
+from torchport.errors import CaptureError
 from torchport.operators import fake_shapes, symbolic
+from torchport.torch_compat.shape_env import without_fresh_sizes
 from torchport.torch_compat.tracing import disable_proxy_modes_tracing
 
 USED = "autograd functions translated by their symbolic"
@@ -32,19 +37,94 @@ def translations() -> dict[Any, Callable[..., Any]]:
     return dict(_translations)
 
 
+class Calls:
+    """The calls of such functions with the example.
+
+    Attributes:
+        needed: that a capture needed them, and they were not recorded yet.
+    """
+
+    def __init__(self) -> None:
+        self.needed = False
+        self._recorded: dict[Function, list[list[Any]]] | None = None
+        self._numbers: dict[Function, Iterator[int]] = {}
+
+    def record(self, run: Callable[[], Any]) -> None:
+        """Run the model with `run`, and keep the arguments of each call."""
+        self._recorded, self.needed = {}, False
+        recorded = self._recorded
+
+        def recording(function: Function, plain: Callable[..., Any]) -> Callable[..., Any]:
+            def apply(*arguments: Any) -> Any:
+                recorded.setdefault(function, []).append([_kept(a) for a in arguments])
+                return plain(*arguments)
+
+            return apply
+
+        with _replaced(recording), contextlib.suppress(Exception):  # calls that are not recorded run on random numbers
+            run()
+
+    def started(self) -> None:
+        """Count the calls of a capture from the first one on."""
+        self._numbers = {}
+
+    def examples(self, function: Function, arguments: Sequence[Any]) -> Callable[[], list[Any]]:
+        """Return a function that gives the arguments of this call in the example: of the same number, if it is like it.
+
+        torch may run a model several times for one capture.
+        """
+        number = next(self._numbers.setdefault(function, itertools.count()))
+
+        def found() -> list[Any]:
+            if self._recorded is None:
+                self.needed = True
+                raise CaptureError(f"the values that {function.__name__} is called with are needed")
+            calls = self._recorded.get(function, [])
+            first = calls[number % len(calls) :][:1] if calls else []
+            return next((c for c in (*first, *calls) if _fits(c, arguments)), [])
+
+        return found
+
+
+_MOST = 1024  # numbers of a tensor that are kept
+
+
+def _kept(argument: Any) -> Any:
+    if not isinstance(argument, torch.Tensor):
+        return None
+    return argument.detach().cpu().clone() if argument.numel() <= _MOST else argument.detach().to("meta")
+
+
+def _fits(call: Sequence[Any], arguments: Sequence[Any]) -> bool:
+    return [_sizes(a) for a in call] == [_sizes(a) for a in arguments] if len(call) == len(arguments) else False
+
+
+def _sizes(argument: Any) -> Any:
+    return (argument.dtype, argument.dim()) if isinstance(argument, torch.Tensor) else None
+
+
 @contextlib.contextmanager
-def as_operators() -> Iterator[list[str]]:
+def as_operators(calls: Calls) -> Iterator[list[str]]:
     """Calls of such functions become operators, for the time of a capture.
 
     Yields:
         `USED`, once there was such a call.
     """
-    own = list(_with_symbolic(torch.autograd.Function))
     used: list[str] = []
-    for function in own:
-        function.apply = _operator_call(function, function.apply, used)  # type: ignore[method-assign]
-    try:
+    calls.started()
+    with _replaced(lambda function, plain: _operator_call(function, plain, used, calls)):
         yield used
+
+
+@contextlib.contextmanager
+def _replaced(replacement: Callable[[Function, Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
+    """Replace the `apply` of every such function, for a while."""
+    # The plain ones first: a class would inherit what its base was given
+    own = {function: function.apply for function in _with_symbolic(torch.autograd.Function)}
+    for function, plain in own.items():
+        function.apply = replacement(function, plain)  # type: ignore[method-assign]
+    try:
+        yield
     finally:
         for function in own:
             del function.apply
@@ -58,30 +138,38 @@ def _with_symbolic(base: Function) -> Iterator[Function]:
         yield from _with_symbolic(found)
 
 
-def _operator_call(function: Function, plain: Callable[..., Any], used: list[str]) -> Callable[..., Any]:
+def _operator_call(function: Function, plain: Callable[..., Any], used: list[str], calls: Calls) -> Callable[..., Any]:
     def apply(*arguments: Any) -> Any:
         if not torch.compiler.is_exporting():
             return plain(*arguments)
         used[:] = [USED]
-        return _called(function, plain, arguments)
+        return _called(function, plain, arguments, calls.examples(function, arguments))
 
     return apply
 
 
-def _called(function: Function, plain: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+def _called(
+    function: Function, plain: Callable[..., Any], arguments: Sequence[Any], examples: Callable[[], list[Any]]
+) -> Any:
     places = [n for n, a in enumerate(arguments) if isinstance(a, torch.Tensor)]
     tensors = [arguments[n] for n in places]
     rest = [None if n in places else a for n, a in enumerate(arguments)]
+
+    known: list[Any] = []  # found once: torch runs the operator again later, to learn the shapes of the program
+
+    def values() -> list[Any]:
+        known[:] = known or examples()
+        return known
 
     def forward(*given: torch.Tensor) -> list[torch.Tensor]:
         full = list(rest)
         for place, tensor in zip(places, given, strict=True):
             full[place] = tensor
-        return _listed(fake_shapes.inferred(plain, full, function.__name__))
+        return _listed(fake_shapes.inferred(plain, full, function.__name__, values))
 
-    with disable_proxy_modes_tracing():
-        answer = fake_shapes.inferred(plain, list(arguments), function.__name__)
-    key = (function, len(arguments), len(_listed(answer)), _as_key(rest), tuple(places))
+    with disable_proxy_modes_tracing(), without_fresh_sizes():
+        answer = fake_shapes.inferred(plain, list(arguments), function.__name__, values)
+    key = (function, len(arguments), len(_listed(answer)), _as_key(rest), tuple(places), _values_key(known))
     operator = _operators.get(key) if _as_key(rest) is not None else None
     if operator is None:
         operator = _operators[key] = _defined(function, len(tensors), len(_listed(answer)), forward)
@@ -95,6 +183,10 @@ def _as_key(rest: Sequence[Any]) -> Any:
     a model twice gives the same names."""
     plain = all(a is None or isinstance(a, (bool, int, float, str, torch.dtype)) for a in rest)
     return repr(list(rest)) if plain else None
+
+
+def _values_key(known: Sequence[Any]) -> str:
+    return repr([t.tolist() if isinstance(t, torch.Tensor) and not t.is_meta else None for t in known])
 
 
 def _defined(function: Function, inputs: int, outputs: int, forward: Callable[..., list[torch.Tensor]]) -> Any:

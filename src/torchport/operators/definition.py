@@ -151,7 +151,7 @@ class Operator:
     @property
     def overload(self) -> Any:
         """The operator in torch. A file that is imported twice defines it twice: torch frees the first definition."""
-        return _defined[self.name]._overload
+        return _defined.get(self.name, self)._overload
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.overload(*args, **kwargs)

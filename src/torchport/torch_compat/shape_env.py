@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -25,6 +25,34 @@ def fresh_size() -> torch.SymInt:
     size: torch.SymInt = fake_mode().shape_env.create_unbacked_symint()
     check(size >= 0)
     return size
+
+
+def _shape_env() -> Any:
+    """Return what the capture knows of sizes; None without a capture, or where sizes are numbers."""
+    mode = part("detect_fake_mode")() if has("detect_fake_mode", "ShapeEnv") else None
+    return mode.shape_env if mode is not None else None
+
+
+def without_fresh_sizes() -> contextlib.AbstractContextManager[Any]:
+    """Let code read values of tensors, for a while: torch does not expect these numbers in what an operator gives."""
+    env = _shape_env()
+    found: contextlib.AbstractContextManager[Any] = (
+        contextlib.nullcontext() if env is None else env.ignore_fresh_unbacked_symbols()
+    )
+    return found
+
+
+def has_fresh_sizes(outputs: Iterable[Any], inputs: Iterable[Any]) -> bool:
+    """Check that outputs have sizes that come from values, and that no input has."""
+    env = _shape_env()
+    fresh = _symbols(outputs) - _symbols(inputs)
+    return env is not None and any(env.is_unbacked_symint(symbol) for symbol in fresh)
+
+
+def _symbols(values: Iterable[Any]) -> set[Any]:
+    tensors = [v for v in values if isinstance(v, torch.Tensor)]
+    sizes: list[Any] = [s for t in tensors for s in t.shape if isinstance(s, torch.SymInt)]
+    return {symbol for s in sizes for symbol in s.node.expr.free_symbols}
 
 
 def statically_known_true(condition: Any) -> bool:

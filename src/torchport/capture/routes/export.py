@@ -12,11 +12,12 @@ import torch
 from torchport.capture import autograd_functions
 from torchport.capture.guards import UNREAD_GUARDS, Challenge, Guard, challenges, reads_guards, watch_guards
 from torchport.capture.origins import complete_metadata, line_of_error
+from torchport.capture.reference import preserved
 from torchport.capture.repairs import for_failed_capture, for_failed_translation, repaired
 from torchport.capture.repairs.models import WRITTEN_OUT, computed, kept, mean_zero, weights_alone
 from torchport.capture.routes.route import Captured, Request
 from torchport.capture.structure import FlatModule
-from torchport.errors import CaptureError, FixedDimensionError, RefusedError, first_line
+from torchport.errors import CaptureError, FixedDimensionError, RefusedError, TorchportError, first_line
 from torchport.operators import composition, library, lowering, symbolic
 from torchport.operators.lowering import Lowerings
 from torchport.process import silence
@@ -113,23 +114,28 @@ def exported(request: Request, repairs: list[str]) -> tuple[torch.export.Exporte
     """torch.export's program, with the guards it made; a failure with a known cause is repaired and tried again."""
     known: tuple[Any, ...] = ()
     frozen: tuple[torch.export.ExportedProgram, list[Guard], list[str]] | None = None
+    calls = autograd_functions.Calls()
     while True:
         try:
             with (
                 watch_guards() as guards,
                 repaired(request.call.target, known) as applied,
-                autograd_functions.as_operators() as used,
+                autograd_functions.as_operators(calls) as used,
             ):
                 program = _torch_export(request)
             applied += used
         except Exception as error:
+            if calls.needed:
+                calls.record(lambda: _run(request))
+                continue
             if frozen is not None:  # the repair did not go well; what it should have bettered may be good enough
                 program, guards, applied = frozen
                 repairs += applied
                 return program, guards
             repair = for_failed_capture(error, known)
             if repair is None:
-                raise CaptureError(_reason(error), where=line_of_error(error) or None) from error
+                advice = error.next_step if isinstance(error, TorchportError) else None
+                raise CaptureError(_reason(error), where=line_of_error(error) or None, next_step=advice) from error
             known += (repair,)
         else:
             if request.dims and not guards and not reads_guards():
@@ -140,6 +146,12 @@ def exported(request: Request, repairs: list[str]) -> tuple[torch.export.Exporte
                 return program, guards
             known += (again,)
             frozen = program, guards, applied
+
+
+def _run(request: Request) -> None:
+    """Run the model on the tensors of the capture, and leave it as it was."""
+    with preserved(request.call.target):
+        request.call(*(tensor.clone() for tensor in request.tensors))
 
 
 def _repair_of_frozen(
