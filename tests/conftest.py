@@ -45,6 +45,7 @@ SLOW = {
     "test_scaled_dot_product_attention",
     "test_sequences",
     "test_sizes_from_values",
+    "test_sparse_and_lazy",
     "test_special_functions",
     "test_stories",
     "test_symbolic",

@@ -766,3 +766,11 @@ def test_a_size_that_the_values_decide_is_not_called_like_an_input_s(route: Any)
 
     exported = tp.export(Selects(), (torch.rand(5),), dynamic={"x": {0: "n"}}, route=route)
     assert [o.shape for o in exported.outputs] == [("output_0_dim0",), ("2*n",)]
+
+
+def test_such_an_output_is_not_saved_and_the_message_says_where_it_differs(tmp_path: Path) -> None:
+    example = (torch.randn(3, 1, 4),)
+    with pytest.raises(tp.CaptureError, match=r"shape \[3, 4\] and, where b is 1, \[4\]") as caught:
+        tp.export(lambda x: x.squeeze() * 2, example, dynamic={"x": {0: "b"}}, output=tmp_path / "m.onnx")
+    assert "b[2..]" in str(caught.value)
+    tp.export(lambda x: x.squeeze() * 2, example, dynamic={"x": {0: "b[2..]"}}, output=tmp_path / "m.onnx")

@@ -259,6 +259,29 @@ def _counts(value: ir.Value) -> bool:
     return False
 
 
+def check_ranks(model: ir.Model, observed: Sequence[tuple[Mapping[str, int], Sequence[tuple[int, ...]]]]) -> None:
+    """Check that every output has one number of axes at all sizes: a file of ONNX cannot declare another.
+
+    Raises:
+        CaptureError: `squeeze` without an axis, say, drops a batch of one.
+    """
+    for position, value in enumerate(model.graph.outputs if observed else ()):
+        shapes = [(sizes, answer[position]) for sizes, answer in observed]
+        shapes.sort(key=lambda seen: 1 in seen[0].values())  # the exception comes last
+        (_, one), (sizes, other) = (
+            shapes[0],
+            next((seen for seen in shapes if len(seen[1]) != len(shapes[0][1])), shapes[0]),
+        )
+        if len(one) == len(other):
+            continue
+        dim = next((d for d, size in sizes.items() if size == 1), next(iter(sizes), ""))
+        raise CaptureError(
+            f"output '{value.name}' has shape {list(one)} and, where {dim} is {sizes.get(dim)}, {list(other)}; "
+            "an output of an ONNX file has one number of axes",
+            next_step=f"name the axis that goes, as in x.squeeze(1), or leave such sizes out: {dim}[2..]",
+        )
+
+
 def _output_dim(
     dim: int | ir.SymbolicDim,
     seen: Sequence[tuple[Mapping[str, int], int]],

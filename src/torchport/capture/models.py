@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parameter import is_lazy
 
 from torchport.capture.structure import Call
-from torchport.errors import InputError, SourceError
+from torchport.errors import ForwardError, InputError, SourceError
 from torchport.tensors import FLOATS, dtype_name
 
 
@@ -71,12 +72,33 @@ def example_arguments(
 def call(given: Subject, args: Any, kwargs: dict[str, Any] | None = None) -> Call:
     """The model with its example. A last dict may be the named inputs, as `torch.onnx.export` has it."""
     args, kwargs = example_arguments(given, args, kwargs)
+    _make_weights(given.target, args, kwargs)
     try:
         return Call(given.target, args, kwargs)
     except InputError:
         if kwargs or not args or not isinstance(args[-1], dict):
             raise
         return Call(given.target, args[:-1], args[-1])
+
+
+def _make_weights(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Run a model with lazy layers on the example: they get their weights there, as in a first call by the user."""
+    if not isinstance(target, nn.Module) or isinstance(target, torch.jit.ScriptModule):
+        return
+    if not any(is_lazy(tensor) for tensor in (*target.parameters(), *target.buffers())):
+        return
+    modes = [(module, module.training) for module in target.modules()]
+    try:
+        with torch.no_grad():
+            target.eval()(*args, **kwargs)
+    except Exception as error:
+        raise ForwardError(
+            f"the lazy layers of the model get no weights: it raises {type(error).__name__} on the example: {error}",
+            next_step="run model(*inputs) in PyTorch until it works",
+        ) from error
+    finally:
+        for module, training in modes:
+            module.training = training
 
 
 def check_devices(call: Call) -> None:

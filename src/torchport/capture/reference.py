@@ -64,7 +64,7 @@ class Snapshot:
         plain = [m for m in modules if not isinstance(m, torch.jit.ScriptModule)]
         self._attributes = [(m, dict(m.__dict__), _contents(m)) for m in plain]
         buffers = target.buffers() if isinstance(target, torch.nn.Module) else ()
-        self._buffers = [(b, b.detach().clone()) for b in buffers if b.device.type != "meta"]
+        self._buffers = [(b, b.detach().clone()) for b in buffers if _is_plain(b)]
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor lies in a buffer, and so would change with it when that is restored."""
@@ -89,6 +89,11 @@ class Snapshot:
             for buffer, copy in self._buffers:
                 if not torch.equal(buffer, copy):  # batch norm writes without raising a tensor's version
                     buffer.copy_(copy)
+
+
+def _is_plain(buffer: torch.Tensor) -> bool:
+    """Check that a buffer has values in memory of its own; sparse ones have no storage, and nothing writes to them."""
+    return buffer.device.type != "meta" and buffer.layout is torch.strided
 
 
 def _contents(module: torch.nn.Module) -> list[tuple[Any, Any]]:

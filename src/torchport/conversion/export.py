@@ -11,7 +11,7 @@ import onnx_ir as ir
 import torch
 
 from torchport import process
-from torchport.capture import models
+from torchport.capture import interface, models
 from torchport.capture.reference import Mode
 from torchport.capture.routes.route import order
 from torchport.conversion.attempts import Attempts
@@ -135,6 +135,8 @@ def _export(model: Any, args: Any, kwargs: dict[str, Any] | None, options: Expor
         attempts = Attempts(source, options)
         try:
             best = attempts.run(routes)
+            if path is not None and not best.problem:
+                interface.check_ranks(best.model, source.verifier.observed)
         except ProofError as error:
             if not options.narrow or not error.proof.bounds:
                 raise

@@ -55,6 +55,7 @@ TEXTS: dict[str, ErrorText] = {
     "size in divmod": ErrorText(r"for divmod\(\): 'SymInt'", _SIZES),
     "size as array": ErrorText(r"numpy\(\) is not supported for tensor subclasses", _SIZES),
     "size as key": ErrorText(r"unhashable type: non-nested SymInt", _SIZES),
+    "sparse": ErrorText(r"[Ss]parse", "the repair 'functions of sparse tensors by dense ones'"),
     "equal": ErrorText(r"aten\.equal", _VALUES),
     "allclose": ErrorText(r"aten\.allclose", _VALUES),
     "ctc_loss": ErrorText(r"aten\._ctc_loss", _VALUES),

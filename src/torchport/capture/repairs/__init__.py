@@ -19,6 +19,8 @@ from torchport.capture.repairs.models import (
     inner_wrappers,
     instance_norms,
     shapes_of_operators,
+    sparse_functions,
+    sparse_weights,
     weights_alone,
 )
 from torchport.capture.repairs.quantized_layers import fake_quantizers, quantized
@@ -33,11 +35,12 @@ from torchport.torch_compat import parts
 
 ALWAYS: tuple[CaptureRepair, ...] = (
     *(inner_wrappers, padded_encoder, causal_masks, flex_attention, recurrent, strided_views, fake_quantizers),
-    *(varying_sizes, instance_norms),
+    *(instance_norms, sparse_weights),
 )
+WITH_SIZES: tuple[CaptureRepair, ...] = (varying_sizes,)  # for captures by torch.export: a trace has none that vary
 AFTER_FAILED_CAPTURE: tuple[CaptureRepair, ...] = (
     *(views_as_reshapes, symbolic_sizes, quantized, written_places, one_hot, cast_layers, gradient_switches),
-    *(shapes_of_operators, value_checks),
+    *(shapes_of_operators, value_checks, sparse_functions),
 )
 AFTER_FAILED_TRANSLATION: tuple[ProgramRepair, ...] = (settled_slices, weights_alone)
 

@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from torchport.capture.models import is_wrapper, unwrapped
 from torchport.capture.repairs.repair import capture_repair, program_repair
+from torchport.errors import CaptureError
 from torchport.operators import fake_shapes, library
 from torchport.torch_compat import exporter, registries
 from torchport.torch_compat.error_texts import says
@@ -98,6 +99,91 @@ def _without_comparison(own: Callable[..., Any], used: list[str]) -> Callable[..
         return normal.squeeze(0) if input.dim() == no_batch else normal
 
     return forward
+
+
+# Sparse tensors: a graph's adjacency as a buffer, or made of indices and values while the model runs.
+#
+# torch.export and ONNX have none. In a capture they are dense, and so are the results of functions that make them.
+
+_LARGEST = 2**26  # numbers; more is no model any more that one would want to store
+
+
+@capture_repair("sparse tensors made dense")
+@contextlib.contextmanager
+def sparse_weights(target: Any) -> Iterator[bool]:
+    modules = list(target.modules()) if isinstance(target, nn.Module) else []
+    tables: list[dict[str, Any]] = [table for m in modules for table in _tables(m)]
+    found = [(table, name, value) for table in tables for name, value in table.items() if _is_sparse(value)]
+    dense = [_dense(name, value) for _, name, value in found]
+    with _Dense() if found else contextlib.nullcontext():
+        try:
+            for (table, name, _), value in zip(found, dense, strict=True):
+                table[name] = value
+            yield bool(found)
+        finally:
+            for table, name, value in found:
+                table[name] = value
+
+
+def _tables(module: nn.Module) -> list[dict[str, Any]]:
+    buffers: Any = module._buffers
+    parameters: Any = module._parameters
+    return [buffers, parameters, module.__dict__]
+
+
+def _is_sparse(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.layout in _SPARSE
+
+
+def _dense(name: str, value: torch.Tensor) -> torch.Tensor:
+    if value.numel() > _LARGEST:
+        raise CaptureError(
+            f"'{name}' is a sparse tensor of shape {list(value.shape)}: ONNX has none, and dense it is too large",
+            next_step="keep its indices and values, and write the product with index_add: "
+            "out.index_add(0, rows, values[:, None] * x[columns])",
+        )
+    made = value.detach().to_dense()
+    return nn.Parameter(made, requires_grad=False) if isinstance(value, nn.Parameter) else made
+
+
+def _needs_sparse_functions(error: Exception) -> bool:
+    return says(error, "sparse")
+
+
+@capture_repair("functions of sparse tensors by dense ones", after=_needs_sparse_functions)
+@contextlib.contextmanager
+def sparse_functions(target: Any) -> Iterator[bool]:
+    with _Dense():
+        yield True
+
+
+class _Dense(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return _INSTEAD.get(func, func)(*args, **(kwargs or {}))
+
+
+def _made_dense(indices: Any, values: Any, size: Any = None, **_: Any) -> Any:
+    if size is None:
+        raise CaptureError(
+            "torch.sparse_coo_tensor without a size has a shape that its indices tell",
+            next_step="give the size: torch.sparse_coo_tensor(indices, values, (rows, columns))",
+        )
+    return values.new_zeros(tuple(size)).index_put(tuple(indices.unbind(0)), values, accumulate=True)
+
+
+def _same(tensor: Any, *_: Any, **__: Any) -> Any:
+    return tensor
+
+
+_SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+_INSTEAD: dict[Any, Callable[..., Any]] = {
+    **dict.fromkeys((torch.sparse.mm, torch.spmm, torch.hspmm, torch.dsmm), torch.mm),
+    torch.sparse.addmm: torch.addmm,
+    torch.sparse.sum: torch.sum,
+    torch.sparse_coo_tensor: _made_dense,
+    **dict.fromkeys((torch.Tensor.to_dense, torch.Tensor.coalesce, torch.Tensor.to_sparse), _same),
+    **dict.fromkeys((torch.Tensor.to_sparse_csr, torch.Tensor.to_sparse_coo), _same),
+}
 
 
 # `with torch.no_grad():` beside a branch or a loop: torch.export loses the branch's graph as it groups what is in it.

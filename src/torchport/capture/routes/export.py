@@ -13,7 +13,7 @@ from torchport.capture import autograd_functions
 from torchport.capture.guards import UNREAD_GUARDS, Challenge, Guard, challenges, reads_guards, watch_guards
 from torchport.capture.origins import complete_metadata, line_of_error
 from torchport.capture.reference import preserved
-from torchport.capture.repairs import for_failed_capture, for_failed_translation, repaired
+from torchport.capture.repairs import WITH_SIZES, for_failed_capture, for_failed_translation, repaired
 from torchport.capture.repairs.models import WRITTEN_OUT, computed, kept, mean_zero, weights_alone
 from torchport.capture.routes.route import Captured, Request
 from torchport.capture.structure import FlatModule
@@ -119,7 +119,7 @@ def exported(request: Request, repairs: list[str]) -> tuple[torch.export.Exporte
         try:
             with (
                 watch_guards() as guards,
-                repaired(request.call.target, known) as applied,
+                repaired(request.call.target, (*WITH_SIZES, *known)) as applied,
                 autograd_functions.as_operators(calls) as used,
             ):
                 program = _torch_export(request)

@@ -144,6 +144,16 @@ def _is_open(*sizes: Any) -> bool:
     return any(_is_open(*s) if isinstance(s, (list, tuple)) else isinstance(s, torch.SymInt) for s in sizes)
 
 
+def _varies(axes: int) -> Callable[[Any, Any], bool]:
+    """Whether windows have sizes that vary; one window is the whole axis."""
+
+    def varies(self: Any, output_size: Any) -> bool:
+        counts = _counts(output_size, axes)
+        return _is_open(self.shape[-axes:], counts) and not all(isinstance(c, int) and c == 1 for c in counts)
+
+    return varies
+
+
 def _full_sizes(x: Any, output_size: Any, axes: int) -> list[Any]:
     """None is the size that the axis has."""
     counts = _counts(output_size, axes)
@@ -176,8 +186,10 @@ for _axes in (1, 2, 3):
     composes(f"aten::adaptive_max_pool{_axes}d.default")(adaptive_max_pool(_axes))
     replaces(_functional.format("max"), _functional.format("max") + "_with_indices")(open_max_pool(_axes))
     replaces(_functional.format("avg"))(open_avg_pool(_axes))
-composes("aten::adaptive_avg_pool1d.default")(adaptive_avg_pool(1))
-composes("aten::adaptive_avg_pool2d.default", "aten::_adaptive_avg_pool2d.default")(adaptive_avg_pool(2))
+for _axes in (1, 2):
+    _applies = only_where(_varies(_axes))  # torch's own forms are right for sizes that do not vary
+    composes(f"aten::adaptive_avg_pool{_axes}d.default")(_applies(adaptive_avg_pool(_axes)))
+composes("aten::_adaptive_avg_pool2d.default")(only_where(_varies(2))(adaptive_avg_pool(2)))
 composes("aten::adaptive_avg_pool3d.default", "aten::_adaptive_avg_pool3d.default")(adaptive_avg_pool(3))
 
 
