@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from torchport.errors import EngineError
 from torchport.results import Dim
 from torchport.verification.values import TURN, CaseSpec, ProofInput, resampled, sample
 from torchport.verification.verifier import Verifier
@@ -128,3 +129,21 @@ def test_a_size_beyond_the_budget_is_reported_and_not_tried() -> None:
     assert proof.passed
     assert max(seen) < 40_000
     assert any("not tried, too large beside the example: n=4096" in str(f) for f in proof.findings)
+
+
+def test_values_of_a_small_input_that_only_the_engine_refuses_are_kept() -> None:
+    def scaled(arrays: Sequence[Array]) -> list[Array]:
+        return [arrays[0] * arrays[1][-1]]  # the first of the factors is ignored
+
+    def engine(feeds: Any) -> dict[str, Array]:
+        if feeds["factors"][0] != 1:
+            raise EngineError("the first factor must be 1")
+        return {"y": feeds["x"] * feeds["factors"][-1]}
+
+    inputs = [ProofInput("x", RNG.random((3, 4)), {0: Dim("n")}), ProofInput("factors", np.array([1.0, 3.0]))]
+    exam = Verifier(scaled, inputs, ["y"], first=scaled([i.example for i in inputs]))
+    proof = exam.verify(engine)
+    assert proof.passed
+    assert sum(c.varied and c.verdict == "pass" for c in proof.cases) >= 5
+    wrong = exam.verify(lambda feeds: {"y": engine(feeds)["y"] + (feeds["x"].shape[0] > 3)})
+    assert not wrong.passed

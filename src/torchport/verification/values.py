@@ -82,12 +82,13 @@ class ProofInput:
 
 @dataclasses.dataclass(frozen=True)
 class CaseSpec:
-    """One case to try: its sizes and its kind of values."""
+    """One case to try: its sizes and its kind of values. The inputs `kept` have the example's own values."""
 
     label: str
     values: Values
     seed: int
     sizes: Mapping[str, int]
+    kept: tuple[str, ...] = ()
 
 
 def example_sizes(inputs: Sequence[ProofInput]) -> dict[str, int]:
@@ -140,7 +141,7 @@ def ladder(inputs: Sequence[ProofInput]) -> tuple[Values, ...]:
 def sample(given: ProofInput, spec: CaseSpec) -> Array:
     """Return the input's array for a case. Deterministic: the same case gives the same array."""
     shape, example = given.shape(spec.sizes), given.example
-    if spec.values == "example" and shape == example.shape:
+    if (spec.values == "example" or given.name in spec.kept) and shape == example.shape:
         return example
     # Each input its own stream, the same in every process.
     rng = np.random.default_rng([spec.seed, zlib.crc32(given.name.encode())])

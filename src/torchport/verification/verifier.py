@@ -55,6 +55,7 @@ _MOVES = 4  # times the movement of a number that its error may be
 _KEEP_BYTES = 32 << 20  # outputs up to this size are kept for the next attempt
 _MOST_REFUSED = 12  # sizes of a dimension
 _MOST_REFUSED_COSTLY = 4
+_SMALL = 16  # numbers of an input that may be an option rather than data
 _VALUES = 2  # cases with other values than the example's that a proof should have
 
 
@@ -192,12 +193,29 @@ class Verifier:
         specs += [self._at(example, s, f"doubt {n}", 5) for n, s in enumerate(doubted, start=1)]
         if branch_rounds:
             specs += branch_cases(example, branch_rounds)
-        cases = [self._case(s, self._arrays(s), candidate) for s in specs]
+        cases = [case for s in specs for case in self._cases(s, candidate)]
         for number, arrays in enumerate(self._examples, start=2):
             cases.append(self._case(CaseSpec(f"example {number}", "example", 0, {}), list(arrays), candidate))
         return Proof(
             tuple(cases), tuple(self._findings()), self._engine, self._called, self._requested.shown(self._output_names)
         )
+
+    def _cases(self, spec: CaseSpec, candidate: Candidate) -> list[Case]:
+        """Run a case; where the engine fails, run it again with the example's own values in small inputs.
+
+        A few numbers that stay as they are may be an option of an operator, of which the engine takes some values only.
+        Where it fails for others, nobody gets a wrong output.
+        """
+        case = self._case(spec, self._arrays(spec), candidate)
+        small = tuple(i.name for i in self._inputs if not i.dims and i.example.size <= _SMALL and not i.is_mask)
+        if case.verdict != "error" or spec.values == "example" or not 0 < len(small) < len(self._inputs):
+            return [case]
+        again = dataclasses.replace(spec, label=f"{spec.label}, kept", kept=small)
+        kept = self._case(again, self._arrays(again), candidate)
+        if kept.verdict not in ("pass", "ill-conditioned"):
+            return [case]
+        note = f"the engine fails for values drawn for {', '.join(small)}: {case.note}"
+        return [dataclasses.replace(case, verdict="outside", note=note), kept]
 
     def at_other_sizes(self) -> Iterator[list[Array]]:
         """Inputs that PyTorch accepts, with every dimension that can vary at another size than the example's."""
