@@ -47,7 +47,7 @@ SCORES = {"box_score_thresh": 0.0, "box_detections_per_img": 10}
 def _backbone() -> nn.Module:
     from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
 
-    return spread(resnet_fpn_backbone(backbone_name="resnet18", weights=None, trainable_layers=5))
+    return spread(resnet_fpn_backbone(backbone_name="resnet18", weights=None, trainable_layers=5), "linear")
 
 
 SCALE = {"num_classes": 5, "min_size": 96, "max_size": 160}
@@ -86,5 +86,5 @@ def ssdlite() -> nn.Module:
     from torchvision.models.detection import ssdlite320_mobilenet_v3_large
 
     model = ssdlite320_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=5, detections_per_img=10)
-    spread(model.backbone)
+    spread(model.backbone, "linear")
     return model

@@ -6,7 +6,7 @@ from typing import Any
 
 from registry import add, feature, image
 from spec import Input
-from torch import nn
+from torch import Tensor, nn
 
 STEP = {"timestep": Input(("batch",), high=1000)}
 LATENT = {"batch": (2, 1, 3), "height": (16, 24, 8), "width": (24, 16, 32)}
@@ -64,7 +64,7 @@ class Decode(nn.Module):
         super().__init__()
         self.autoencoder = autoencoder
 
-    def forward(self, z: Any) -> Any:
+    def forward(self, z: Tensor) -> Tensor:
         return self.autoencoder.decode(z, return_dict=False)[0]
 
 

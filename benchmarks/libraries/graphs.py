@@ -7,7 +7,7 @@ from typing import Any
 
 from registry import add, feature
 from spec import Input
-from torch import nn
+from torch import Tensor, nn
 
 GRAPH = {**feature("x", "nodes", 8), "edge_index": Input((2, "edges"), high="nodes")}
 SIZES = {"nodes": (12, 20, 5), "edges": (30, 17, 44)}
@@ -35,6 +35,7 @@ add("torch-geometric/sage-max", GRAPH, **SIZES)(network("GraphSAGE", aggr="max")
     fixed={"batch_size": 3},
 )
 def pooled() -> nn.Module:
+    import torch
     from torch_geometric.nn import GCNConv, global_max_pool, global_mean_pool
 
     class Classifier(nn.Module):
@@ -43,9 +44,7 @@ def pooled() -> nn.Module:
             self.conv = GCNConv(8, 16)
             self.head = nn.Linear(32, 3)
 
-        def forward(self, x: Any, edge_index: Any, batch: Any, batch_size: int) -> Any:
-            import torch
-
+        def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor, batch_size: int) -> Tensor:
             x = self.conv(x, edge_index).relu()
             both = [pool(x, batch, batch_size) for pool in (global_mean_pool, global_max_pool)]
             return self.head(torch.cat(both, dim=-1))
@@ -88,7 +87,7 @@ def tensor_product() -> nn.Module:
             super().__init__()
             self.product = o3.FullyConnectedTensorProduct("4x0e+1x1o", "1x0e+1x1o", "4x0e+1x1o")
 
-        def forward(self, x: Any, vectors: Any) -> Any:
+        def forward(self, x: Tensor, vectors: Tensor) -> Tensor:
             harmonics = o3.spherical_harmonics("1x0e+1x1o", vectors, normalize=True, normalization="component")
             return self.product(x, harmonics)
 

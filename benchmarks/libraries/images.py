@@ -6,7 +6,7 @@ from typing import Any
 
 from registry import add, feature, image
 from spec import Input, Several
-from torch import nn
+from torch import Tensor, nn
 
 BATCH = {"batch": (2, 1, 3)}
 SQUARE = {"height": 32, "width": 32}
@@ -56,12 +56,10 @@ VIT: dict[str, Any] = {"num_classes": 5, "dim": 16, "depth": 2, "heads": 2, "mlp
 @add("vit-pytorch/simple-vit", image("img"), batch=(2, 1, 3), height=(32, 48, 24), width=(48, 24, 56))
 def simple_vit() -> nn.Module:
     """Its position embeddings are computed from the grid of patches."""
-    from vit_pytorch.simple_vit import SimpleViT
+    from vit_pytorch.simple_vit import SimpleViT, posemb_sincos_2d
 
     class AnySize(SimpleViT):
-        def forward(self, img: Any) -> Any:
-            from vit_pytorch.simple_vit import posemb_sincos_2d
-
+        def forward(self, img: Tensor) -> Tensor:
             rows, columns = img.shape[-2] // 8, img.shape[-1] // 8
             x = self.to_patch_embedding(img)
             x = x + posemb_sincos_2d(rows, columns, x.shape[-1]).to(x.device)

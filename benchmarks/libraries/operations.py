@@ -7,7 +7,7 @@ from typing import Any
 
 from registry import add, image
 from spec import Input
-from torch import nn
+from torch import Tensor, nn
 
 FREE = {"batch": (2, 1, 3), "height": (32, 41, 24), "width": (40, 24, 57)}
 
@@ -19,7 +19,7 @@ class Call(nn.Module):
         super().__init__()
         self.function = function
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: Tensor) -> Tensor:
         return self.function(x)
 
 
@@ -30,12 +30,19 @@ def near_identity(shape: list[int], generator: Any) -> Any:
     return torch.eye(shape[1])[: shape[1]].repeat(shape[0], 1, 1) + 0.02 * torch.rand(shape, generator=generator)
 
 
+def gray_levels(shape: list[int], generator: Any) -> Any:
+    """Pictures of 256 levels, each in the middle of its bin: a histogram does not depend on rounding then."""
+    import torch
+
+    return (torch.randint(0, 256, shape, generator=generator) + 0.5) / 256
+
+
 @add("kornia/warp-perspective", {**image(), "homography": Input(("batch", 3, 3), make=near_identity)}, **FREE)
 def warp_perspective() -> nn.Module:
     from kornia.geometry import warp_perspective
 
     class Warp(nn.Module):
-        def forward(self, x: Any, homography: Any) -> Any:
+        def forward(self, x: Tensor, homography: Tensor) -> Tensor:
             return warp_perspective(x, homography, (x.shape[-2], x.shape[-1]))
 
     return Warp()
@@ -46,7 +53,7 @@ def rotate() -> nn.Module:
     from kornia.geometry import rotate
 
     class Rotate(nn.Module):
-        def forward(self, x: Any, angle: Any) -> Any:
+        def forward(self, x: Tensor, angle: Tensor) -> Tensor:
             return rotate(x, angle)
 
     return Rotate()
@@ -59,7 +66,13 @@ def canny() -> nn.Module:
     return Canny(hysteresis=False)
 
 
-@add("kornia/clahe", image(), batch=(2, 1, 3), height=(32, 48, 64), width=(48, 32, 64))
+@add(
+    "kornia/clahe",
+    {"x": Input(("batch", 3, "height", "width"), make=gray_levels)},
+    batch=(2, 1, 3),
+    height=(32, 48, 64),
+    width=(48, 32, 64),
+)
 def clahe() -> nn.Module:
     from kornia.enhance import equalize_clahe
 
@@ -102,7 +115,7 @@ def disk() -> nn.Module:
             super().__init__()
             self.disk = DISK(desc_dim=16)
 
-        def forward(self, images: Any) -> Any:
+        def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
             return self.disk.heatmap_and_dense_descriptors(images)
 
     return Dense()
@@ -164,7 +177,7 @@ def psnr() -> nn.Module:
     from torchmetrics.functional.image import peak_signal_noise_ratio
 
     class Metric(nn.Module):
-        def forward(self, preds: Any, target: Any) -> Any:
+        def forward(self, preds: Tensor, target: Tensor) -> Tensor:
             return peak_signal_noise_ratio(preds, target, data_range=1.0)
 
     return Metric()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from spec import Input, Several, Spec
 from torch import nn
@@ -47,13 +47,14 @@ def add(
     return register
 
 
-def spread(model: nn.Module) -> nn.Module:
+def spread(model: nn.Module, nonlinearity: Literal["relu", "linear"] = "relu") -> nn.Module:
     """Give convolutions weights that keep the size of the numbers. Those a deep network starts with let its answer
-    hardly depend on its input, and scores that are all alike have no order to check."""
+    hardly depend on its input, and scores that are all alike have no order to check. `linear` is for a network of
+    residual blocks, whose numbers grow from block to block."""
     for part in model.modules():
         weight = getattr(part, "weight", None)
         if isinstance(weight, nn.Parameter) and weight.dim() > 3:
-            nn.init.kaiming_normal_(weight)
+            nn.init.kaiming_normal_(weight, nonlinearity=nonlinearity)
     return model
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from registry import add, feature, image
+from registry import add, feature, image, spread
 from torch import nn
 
 FLAT = {"batch": (2, 1, 3), "height": (64, 96, 32), "width": (96, 64, 128)}
@@ -81,8 +81,8 @@ add("segmentation-models-pytorch/pan", image(), **PAN, random=True)(lambda: smp(
 add("segmentation-models-pytorch/pspnet", image(), **FLAT, random=True)(lambda: smp("PSPNet"))
 
 
-@add("torchvision/deeplabv3-mobilenet", image(), batch=(2, 1, 3), height=(64, 97, 40), width=(96, 65, 128), random=True)
+@add("torchvision/deeplabv3-mobilenet", image(), batch=(2, 1, 3), height=(64, 97, 40), width=(96, 65, 128))
 def deeplab() -> nn.Module:
     from torchvision.models.segmentation import deeplabv3_mobilenet_v3_large
 
-    return deeplabv3_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=4)
+    return spread(deeplabv3_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=4), "linear")

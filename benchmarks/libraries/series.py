@@ -6,7 +6,7 @@ from typing import Any
 
 from registry import add, feature
 from spec import Input, Several
-from torch import nn
+from torch import Tensor, nn
 
 BATCH = {"batch": (2, 1, 3)}
 
@@ -37,7 +37,7 @@ class WithoutExogenous(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, windows_batch: dict[str, Any]) -> Any:
+    def forward(self, windows_batch: dict[str, Any]) -> Tensor:
         empty = dict.fromkeys(("hist_exog", "futr_exog", "stat_exog"))
         return self.model({**windows_batch, **empty})
 
@@ -88,7 +88,7 @@ class LogDensity(nn.Module):
         super().__init__()
         self.flow = flow
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: Tensor) -> Tensor:
         return self.flow.log_prob(x)
 
 
@@ -127,7 +127,7 @@ def neural_ode() -> nn.Module:
             super().__init__()
             self.field = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 4))
 
-        def forward(self, x: Any) -> Any:
+        def forward(self, x: Tensor) -> Tensor:
             return odeint(lambda t, y: self.field(y), x, torch.linspace(0, 1, 5), method="rk4")[-1]
 
     return NeuralODE()
@@ -157,7 +157,7 @@ def spiking() -> nn.Module:
             self.first, self.last = nn.Linear(8, 16), nn.Linear(16, 3)
             self.leaky, self.leaky_out = snntorch.Leaky(beta=0.9), snntorch.Leaky(beta=0.8)
 
-        def forward(self, x: Any) -> Any:
+        def forward(self, x: Tensor) -> Tensor:
             inner, outer = self.leaky.init_leaky(), self.leaky_out.init_leaky()
             spikes = []
             for _ in range(4):
@@ -180,7 +180,7 @@ def gaussian_process() -> nn.Module:
             self.mean = gpytorch.means.ConstantMean()
             self.kernel = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel())
 
-        def forward(self, x: Any) -> Any:
+        def forward(self, x: Tensor) -> Tensor:
             return gpytorch.distributions.MultivariateNormal(self.mean(x), self.kernel(x))
 
     class Prediction(nn.Module):
@@ -193,7 +193,7 @@ def gaussian_process() -> nn.Module:
             with torch.no_grad(), gpytorch.settings.trace_mode():
                 self.process(x)
 
-        def forward(self, x: Any) -> Any:
+        def forward(self, x: Tensor) -> Tensor:
             with gpytorch.settings.trace_mode(), gpytorch.settings.fast_pred_var():
                 return self.process(x).mean
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from registry import add, feature
 from spec import Input
-from torch import nn
+from torch import Tensor, nn
 
 WAVE = {"batch": (2, 1, 3), "samples": (4000, 6000, 3001)}
 
@@ -36,7 +36,7 @@ def vocos() -> nn.Module:
             self.backbone = VocosBackbone(20, 16, 32, 2)
             self.head = ISTFTHead(16, 64, 16, padding="same")
 
-        def forward(self, features_input: Any) -> Any:
+        def forward(self, features_input: Tensor) -> Tensor:
             return self.head(self.backbone(features_input))
 
     return Decode()
@@ -81,6 +81,7 @@ def ecapa() -> nn.Module:
 
 @add("speechbrain/sepformer", feature("mix", "batch", "samples"), batch=(2, 1, 3), samples=(800, 1200, 501))
 def sepformer() -> nn.Module:
+    import torch
     from speechbrain.lobes.models.dual_path import Decoder, Dual_Path_Model, Encoder, SBTransformerBlock
 
     class Sepformer(nn.Module):
@@ -94,9 +95,7 @@ def sepformer() -> nn.Module:
             self.masknet = Dual_Path_Model(16, 16, intra, inter, num_layers=1, K=20, num_spks=2)
             self.decoder = Decoder(in_channels=16, out_channels=1, kernel_size=16, stride=8, bias=False)
 
-        def forward(self, mix: Any) -> Any:
-            import torch
-
+        def forward(self, mix: Tensor) -> Tensor:
             encoded = self.encoder(mix)
             mask = self.masknet(encoded)
             parts = torch.stack([encoded] * 2) * mask
@@ -120,7 +119,7 @@ def speech_conformer() -> nn.Module:
             self.positions = RelPosEncXL(16)
             self.encoder = ConformerEncoder(num_layers=1, d_model=16, d_ffn=32, nhead=2, kernel_size=7)
 
-        def forward(self, src: Any) -> Any:
+        def forward(self, src: Tensor) -> Tensor:
             return self.encoder(src, pos_embs=self.positions(src))[0]
 
     return Encoder()
@@ -161,8 +160,9 @@ def dac() -> nn.Module:
     )
 
 
-@add("silero-vad/silero", {"x": Input(("batch", 512))}, batch=(2, 1, 3), fixed={"sr": 16000})
+@add("silero-vad/silero", {"x": Input(("batch", 576)), "state": Input((2, "batch", 128))}, batch=(2, 1, 3))
 def silero() -> nn.Module:
+    """The network itself, in TorchScript and with its weights; the module around it keeps the state."""
     from silero_vad import load_silero_vad
 
-    return load_silero_vad()
+    return load_silero_vad()._model

@@ -6,7 +6,7 @@ from typing import Any
 
 from registry import add, feature
 from spec import Input
-from torch import nn
+from torch import Tensor, nn
 
 LENGTHS = {"batch": (2, 1, 3), "length": (9, 13, 6)}
 LIMIT = {"limits": {"length": 64}}
@@ -65,7 +65,7 @@ def sentence() -> nn.Module:
             self.bert = BertModel(BertConfig(**TINY))
             self.rest = nn.Sequential(Pooling(32, pooling_mode="mean"), Dense(32, 8), Normalize())
 
-        def forward(self, input: Any) -> Any:
+        def forward(self, input: Tensor) -> Tensor:
             mask = (input > 5).long()
             tokens = self.bert(input_ids=input, attention_mask=mask)[0]
             return self.rest({"token_embeddings": tokens, "attention_mask": mask})["sentence_embedding"]
@@ -138,7 +138,7 @@ def rotary_attention() -> nn.Module:
             self.rotary = RotaryEmbedding(dim=8)
             self.qkv = nn.Linear(32, 96)
 
-        def forward(self, x: Any) -> Any:
+        def forward(self, x: Tensor) -> Tensor:
             q, k, v = (p.unflatten(-1, (2, 16)).transpose(1, 2) for p in self.qkv(x).chunk(3, dim=-1))
             q, k = (self.rotary.rotate_queries_or_keys(p) for p in (q, k))
             return torch.nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
@@ -185,7 +185,7 @@ def lightning_module() -> nn.Module:
             self.head = nn.Linear(2 * width, 3)
             self.accuracy = MulticlassAccuracy(3)
 
-        def forward(self, x: Any) -> Any:
+        def forward(self, x: Tensor) -> Tensor:
             return self.head(self.lstm(self.embed(x))[0].mean(dim=1))
 
         def training_step(self, batch: Any, batch_idx: int) -> Any:
