@@ -49,6 +49,11 @@ def test_a_large_id_takes_no_memory() -> None:
     assert sample(given, CaseSpec("case", "in turn", TURN, {"n": 5})).tolist() == [0, 1, 2, 3, 4]
 
 
+def test_bytes_of_every_value_are_resampled() -> None:
+    example = np.arange(256, dtype=np.uint8)
+    assert np.array_equal(drawn(example, "resampled"), example)
+
+
 def test_indices_stay_below_the_size_they_index() -> None:
     edges = np.array([0, 5, 3, 2])
     assert drawn(edges, size=3, below=("n",)).max() <= 2

@@ -221,7 +221,7 @@ def _sample_integers(given: ProofInput, shape: tuple[int, ...], rng: np.random.G
     top = min([int(example.max()), *(max(spec.sizes[root] - 1, 0) for root in given.below if root in spec.sizes)])
     if spec.values in ("kept", "resampled", "scaled", "near", "rolled"):
         numbers = _varied(resampled(example, shape), "rolled" if spec.values == "rolled" else "resampled", rng)
-        return np.where(numbers > top, numbers % (top + 1), numbers).astype(example.dtype)
+        return np.where(numbers > top, numbers.astype(np.int64) % (top + 1), numbers).astype(example.dtype)
     if spec.values in _STEPS:  # beyond the example's range: only to send a branch the other way
         near = np.resize(example, shape).astype(np.int64) + _STEPS[spec.values]
         return np.maximum(near, 0).astype(example.dtype)
