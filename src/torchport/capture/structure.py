@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from torchport.errors import InputError, did_you_mean
+from torchport.torch_compat.tracing import control_flow_by
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,9 +93,12 @@ def _items(value: Any) -> list[tuple[Any, Any]] | None:
     return _attributes(value, frozenset())
 
 
+_LEAVES = (type, torch.nn.Module, torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)  # a size knows the capture
+
+
 def _attributes(value: Any, above: frozenset[int]) -> list[tuple[Any, Any]] | None:
     """The attributes of an object, a key-value cache say, under which there are tensors; None if there are none."""
-    if isinstance(value, (type, torch.nn.Module, torch.Tensor)) or callable(value) or not hasattr(value, "__dict__"):
+    if isinstance(value, _LEAVES) or callable(value) or not hasattr(value, "__dict__"):
         return None
     above |= {id(value)}  # an object may know the one that holds it
     return [(key, child) for key, child in vars(value).items() if _holds_tensors(child, above)] or None
@@ -186,7 +190,8 @@ class Call:
             bound.arguments[name] = put_together(node, tensors)
         # What was given by name is given by name again: hooks see the difference.
         named = {name: bound.arguments.pop(name) for name in self._by_name}
-        return self.target(*bound.args, **bound.kwargs, **named)
+        with control_flow_by(_control_flow):
+            return self.target(*bound.args, **bound.kwargs, **named)
 
     def on(self, target: Any) -> Call:
         """The same arguments given to another form of the model."""
@@ -196,6 +201,13 @@ class Call:
 
     def _spreads(self, parameter: str) -> bool:
         return self._signature.parameters[parameter].kind is inspect.Parameter.VAR_KEYWORD
+
+
+def _control_flow() -> dict[str, Callable[..., Any]]:
+    """Return what is called in the place of torch.cond and its like; imported for models that have them."""
+    from torchport.capture.control_flow import flow
+
+    return flow.TORCH_OPERATORS
 
 
 def slots(node: Node) -> Iterator[Slot]:

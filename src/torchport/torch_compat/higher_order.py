@@ -5,6 +5,8 @@ a token needs both. torch's own `cond` cannot stand beside a size that comes fro
 its decomposition, torch 2.13). So these are higher-order operators of our own, with ONNX's `If` and `Loop` as their
 translations.
 
+They also stand for torch's own operators in the user's code (control_flow/flow.py).
+
 They are written against torch's internals, because torch has no public way to define such operators: dispatch keys,
 sub-tracing and unbacked sizes are those of `torch/_higher_order_ops/while_loop.py`. Checked with torch 2.13.
 """
@@ -22,7 +24,7 @@ from torchport.torch_compat import tracing
 from torchport.torch_compat.exporter import call_op
 from torchport.torch_compat.parts import part
 from torchport.torch_compat.shape_env import fresh_size, statically_known_true
-from torchport.torch_compat.tracing import disable_proxy_modes_tracing, fake_mode
+from torchport.torch_compat.tracing import below_vmap, disable_proxy_modes_tracing, fake_mode, has_vmap
 
 # At import: where one is missing, this module cannot be imported, and the route `rewrite` is off.
 DispatchKey: Any = part("DispatchKey")
@@ -94,6 +96,15 @@ def _apart(function: Callable[..., Any], inputs: Sequence[Any]) -> Any:
         return function(*inputs)
 
 
+def _traced(function: Callable[..., Any], inputs: Sequence[Any]) -> Any:
+    """Return the graph of a function. Out of one inside of another torch drops the calls that end torch.vmap (2.13)."""
+    graph = _apart(reenter_make_fx(function), inputs)
+    if not has_vmap(graph):
+        return graph
+    with below_vmap():
+        return _apart(reenter_make_fx(function), inputs)
+
+
 def _either(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     """A tensor that may be one or the other: a size on which they differ is unknown."""
     sizes = [a if statically_known_true(a == b) else fresh_size() for a, b in zip(left.shape, right.shape, strict=True)]
@@ -103,7 +114,7 @@ def _either(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 @choice.py_impl(ProxyTorchDispatchMode)
 def _choose_traced(mode: Any, test: torch.Tensor, then: Any, otherwise: Any, inputs: Any) -> tuple[torch.Tensor, ...]:
     with disable_proxy_modes_tracing(), fake_mode().shape_env.ignore_fresh_unbacked_symbols():
-        graphs = [_apart(reenter_make_fx(function), inputs) for function in (then, otherwise)]
+        graphs = [_traced(function, inputs) for function in (then, otherwise)]
     arguments = (test, *graphs, inputs)
     pairs = list(zip(*map(_results, graphs), strict=True))
     names = dict(zip(("then", "otherwise"), graphs, strict=True))
@@ -269,7 +280,7 @@ def _trace(
     mode: Any, trip: Any, start: torch.Tensor, body: Any, carried: Any, extra: Any, changing: Sizes, stops: bool
 ) -> tuple[torch.Tensor, ...]:
     with disable_proxy_modes_tracing(), fake_mode().shape_env.ignore_fresh_unbacked_symbols():
-        graph = _apart(reenter_make_fx(body), [*_entry(carried, changing), *extra])
+        graph = _traced(body, [*_entry(carried, changing), *extra])
     rows = _results(graph)[1 + len(carried) :]
     arguments = (trip, start, graph, carried, extra, changing, stops)
     return _recorded(mode, loop, arguments, {"round": graph}, lambda: _finals(trip, carried, rows, changing, stops))

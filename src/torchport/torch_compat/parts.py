@@ -64,6 +64,8 @@ _FUNCTIONS = "operators whose shapes are found by running them"
 _REGISTRY = "the table of operators behind `torchport ops`"
 _SCANS = "operators that become a Scan or a Loop"
 _QUANTIZED = "the capture of quantized layers"
+_VMAP = "torch.vmap inside of control flow"
+_USERS_FLOW = "torch.cond, while_loop, scan, map and associative_scan captured without torch.compile"
 
 PARTS: dict[str, Part] = {
     # the translation to ONNX
@@ -133,6 +135,12 @@ PARTS: dict[str, Part] = {
     "disable_proxy_modes_tracing": Part(
         f"{_PROXY}:disable_proxy_modes_tracing", "autograd functions with a symbolic, and the route 'rewrite'"
     ),
+    "is_functorch_wrapped_tensor": Part("torch._C._functorch:is_functorch_wrapped_tensor", _VMAP),
+    "_temp_remove_pre_dispatch_torch_function_mode": Part(
+        f"{_PROXY}:_temp_remove_pre_dispatch_torch_function_mode", _VMAP
+    ),
+    "trace_subgraph": Part(f"{_PROXY}:_MakefxTracer.trace_subgraph", _VMAP, ("self", "f")),
+    "_add_batch_dim": Part("torch._functorch.predispatch:_add_batch_dim", _VMAP),
     "_get_current_function_mode_stack": Part("torch.overrides:_get_current_function_mode_stack", _REWRITE),
     "TorchDispatchMode": Part(
         "torch.utils._python_dispatch:TorchDispatchMode", "`torchport compare` with a PyTorch model, layer by layer"
@@ -155,6 +163,10 @@ PARTS: dict[str, Part] = {
         "torch._higher_order_ops.scan:scan",
         "recurrent layers in float64 and quantized ones",
         ("combine_fn", "init", "xs"),
+    ),
+    "_hop_compile_and_call": Part("torch._higher_order_ops.utils:_hop_compile_and_call", _USERS_FLOW, ("fn", "args")),
+    "generic_associative_scan": Part(
+        "torch._higher_order_ops.associative_scan:generic_associative_scan", _USERS_FLOW, ("operator", "leaves")
     ),
     # functions that repairs replace
     "Module._apply": Part("torch.nn:Module._apply", "the capture of layers that are cast in forward", ("self", "fn")),
@@ -194,6 +206,11 @@ PARTS: dict[str, Part] = {
     "ONNXRegistry": Part(f"{_EXPORTER}._registration:ONNXRegistry.from_torchlib", _REGISTRY),
     "create_onnx_friendly_decomposition_table": Part(
         f"{_EXPORTER}._decomp:create_onnx_friendly_decomposition_table", _REGISTRY, ("onnx_registered_ops",)
+    ),
+    "create_script_module": Part(
+        "torch.jit._recursive:create_script_module",
+        "the same names in each export of a module that is compiled",
+        ("nn_module", "stubs_fn", "share_types"),
     ),
     "script_registry": Part(f"{_SCRIPT}.registration:registry", "symbolics that were registered with torch"),
 }

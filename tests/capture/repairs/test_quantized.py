@@ -74,7 +74,7 @@ def test_a_dynamically_quantized_recurrent_layer_quantizes_its_state_at_each_ste
     model = quantization.quantize_dynamic(Recurrent().eval(), {nn.LSTM})
     axes = {"x": {0: "batch", 1: "steps"}}
     _, ops = check(tmp_path, model, x(2, 5), [x(1, 9), x(4, 1)], dynamic=axes)
-    assert ops["Scan"] == 1
+    assert ops["Loop"] == 1
     assert ops["MatMulInteger"] == 2
 
 

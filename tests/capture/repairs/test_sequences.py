@@ -57,7 +57,7 @@ def test_all_kinds_of_recurrent_layers_in_float64_go_step_by_step(tmp_path: Path
         tmp_path, Layers().eval().double(), (rows(3, 7)[0].double(),), others, dynamic={"x": BATCH_SEQUENCE}
     )
     assert exported.route == "export"
-    assert ops["Scan"]
+    assert ops["Loop"]
     assert not ops["LSTM"] + ops["GRU"] + ops["RNN"]
 
 

@@ -91,6 +91,10 @@ class Carried:
         sizes = [fresh_size() if axis in self.changing else size for axis, size in enumerate(self.sizes)]
         return self.present(torch.empty(sizes, dtype=self.dtype).clone())
 
+    def unread(self) -> Rows:
+        """A list to append one item to, of which the body reads nothing."""
+        return Rows(torch.zeros([0] * len(self.sizes), dtype=self.dtype), numbers=self.numbers)
+
     def present(self, tensor: torch.Tensor) -> Any:
         """The value as the user's code sees it."""
         if self.kind == "rows":
@@ -234,7 +238,7 @@ class Loop:
         def body(number: torch.Tensor, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
             values = iter(inputs[: len(kept)])
             now = [
-                c.initial if c.kind == "constant" else c.sample() if c.one_row else c.present(next(values))
+                c.initial if c.kind == "constant" else c.unread() if c.one_row else c.present(next(values))
                 for c in carried
             ]
             rest = inputs[len(kept) :]

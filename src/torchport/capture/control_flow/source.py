@@ -119,7 +119,7 @@ _NOT_THE_USERS = {"torch", "torchport", "builtins", *sys.stdlib_module_names}
 def parts_of(value: Any) -> list[Any]:
     """What a container holds, or a function finds around it. Nothing is made anew: ids stay those of living objects."""
     if isinstance(value, functools.partial):
-        return [value.func, value.args]
+        return [value.func, value.args, value.keywords]
     if isinstance(value, FunctionType):
         found = []
         for cell in value.__closure__ or ():

@@ -22,6 +22,7 @@ from torchport.torch_compat.tracing import (
     tree_leaves,
     tree_map,
     tree_map_only,
+    unnoted,
 )
 
 # Run a Python function so that every tensor it takes from outside comes in through arguments.
@@ -31,6 +32,14 @@ from torchport.torch_compat.tracing import (
 # that stands for it. Tensors the function writes to are found the same way.
 #
 # The stack of modes is private to torch; one of them is how torch.export handles symbolic indices.
+
+
+_FIXED: tuple[Any, ...] = (torch.Tensor.dtype, torch.Tensor.device, torch.Tensor.ndim)
+
+
+def _is_fixed(func: Any) -> bool:
+    """Check that a function reads what no round and no size changes."""
+    return func is torch.Tensor.dim or any(getattr(func, "__self__", None) is attribute for attribute in _FIXED)
 
 
 class _Boundary(TorchFunctionMode):
@@ -43,8 +52,11 @@ class _Boundary(TorchFunctionMode):
         self._made: dict[int, torch.Tensor] = {}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if _is_fixed(func):  # no use of the tensor: a list that is only appended to reads them too
+            return func(*args, **(kwargs or {}))
         args, kwargs = tree_map(lambda leaf: _inside(leaf, self), (args, kwargs or {}))
-        result = func(*args, **kwargs)
+        with unnoted() if self._rehearsal else contextlib.nullcontext():
+            result = func(*args, **kwargs)
         tree_map_only(torch.Tensor, self._keep, result.block if isinstance(result, Rows) else result)
         return result
 

@@ -27,6 +27,8 @@ from torchport.torch_compat.error_texts import TRANSLATED, UNTRANSLATED, says
 from torchport.torch_compat.exporter import translation_patches
 
 LOWEST_OPSET = 18  # torch's translations are written for this one; below, the graph is converted
+FIXED_NUMBER = re.compile(r"Eq\((?!.*Mod\().*, -?\d+\)")  # a guard by which a size, or a number made of sizes, is one
+CAPTURED_AGAIN = "the control flow of a program captured again"
 HIGHEST_OPSET = 23  # torch 2.13 converts its own translations up to this one
 
 
@@ -35,8 +37,20 @@ def capture(request: Request) -> Captured:
     with silence(verbose=request.verbose):
         program, guards = (request.program, []) if request.program is not None else exported(request, repairs)
         check_not_frozen(program, request, guards)
-        model = translate(program, request, repairs)
+        try:
+            model = translate(program, request, repairs)
+        except CaptureError:
+            if request.program is None or not _has_control_flow(program):
+                raise
+            repairs[:] = [CAPTURED_AGAIN]
+            program, guards = exported(request, repairs)
+            model = translate(program, request, repairs)
     return Captured(model, challenges=found_challenges(program, request, guards), repairs=tuple(repairs))
+
+
+def _has_control_flow(program: torch.export.ExportedProgram) -> bool:
+    """Check that a program has operators that hold graphs, as torch.cond and map: captured again, they are our own."""
+    return any(isinstance(part, torch.fx.GraphModule) for part in program.graph_module.children())
 
 
 def mapped(
@@ -57,7 +71,18 @@ def mapped(
     program = composition.composed(program, table)
     real = library.file("complex_numbers").in_parts(program, {*users, *composition.compositions()})
     program = program if real is program else composition.composed(real, table)
-    return program, {**library.translations(), **users}
+    return program, {**library.translations(), **_own_control_flow(program), **users}
+
+
+def _own_control_flow(program: torch.export.ExportedProgram) -> dict[Any, Callable[..., Any]]:
+    """Return the translations of the choice and the loop that control flow became; none if the program has none."""
+    graphs = [part.graph for part in program.graph_module.modules() if isinstance(part, torch.fx.GraphModule)]
+    targets = {str(node.target) for graph in graphs for node in graph.nodes}
+    if not targets & {"torchport_choice", "torchport_loop"}:
+        return {}
+    from torchport.torch_compat.higher_order import translations
+
+    return translations()
 
 
 def translate(program: torch.export.ExportedProgram, request: Request, repairs: list[str]) -> ir.Model:
@@ -161,7 +186,7 @@ def _repair_of_frozen(
     try:
         check_not_frozen(program, request, guards)
         for guard in guards:
-            if re.fullmatch(r"Eq\((?!.*Mod\().*, -?\d+\)", guard.expression):
+            if FIXED_NUMBER.fullmatch(guard.expression):
                 raise FixedDimensionError(f"{guard.expression}: a number was fixed to the example's", where=guard.line)
     except FixedDimensionError as error:
         return for_failed_capture(error, known)

@@ -182,15 +182,16 @@ def _add(plan: Plan, site: Site) -> Rewritten | None:
 def _add_sizes(plan: Plan, tried: _Try, request: Request, banned: set[int]) -> bool:
     """Rewrite the lines that settled a size: frozen dimensions, and conditions that not every size meets."""
     fixing = [g for g in tried.guards if re.match(r"Eq\((?!s\d+, s\d+\)$)", g.expression)]  # equal sizes fix neither
-    frozen = fixing if export.frozen(tried.program, request) else []
+    if not export.frozen(tried.program, request):
+        fixing = [g for g in fixing if export.FIXED_NUMBER.fullmatch(g.expression)]
     doubtful = {c.line for c in tried.challenges if c.sizes}
     for guards in (tried.guards, tried.ones):  # apart: a line that cannot be rewritten takes its fellows with it
         added = False
         for guard in guards:
-            if guard.site is None or guard.site.line in banned or not (guard in frozen or guard.line in doubtful):
+            if guard.site is None or guard.site.line in banned or not (guard in fixing or guard.line in doubtful):
                 continue
             try:
-                added |= (plan.add_alike if guard in frozen else plan.add)(guard.site) is not None
+                added |= (plan.add_alike if guard in fixing else plan.add)(guard.site) is not None
             except RewriteError:
                 continue  # it stays as it is, and the proof asks at the sizes in doubt
         if added:

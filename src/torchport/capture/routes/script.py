@@ -17,6 +17,7 @@ from torchport.capture.routes.trace import trace_module, translate
 from torchport.capture.structure import Call, FlatModule
 from torchport.errors import CaptureError, OpsetError
 from torchport.process import silence, silence_native
+from torchport.torch_compat.tracing import unshared_types
 
 
 def capture(request: Request) -> Captured:
@@ -41,10 +42,15 @@ def is_scripted(target: Any) -> bool:
 
 
 def _scripted(call: Call) -> Call:
-    """The same call on the compiled model."""
+    """The same call on the compiled model.
+
+    torch's exporter puts the graphs of submodules in the place of their calls, in the compiled model itself: exported
+    again, it has lost the names of its submodules. So each export of a plain module compiles graphs of its own.
+    """
     if is_scripted(call.target):
         return call
-    return call.on(torch.jit.script(call.target))
+    with unshared_types():
+        return call.on(torch.jit.script(call.target))
 
 
 def _reason(error: Exception) -> str:
