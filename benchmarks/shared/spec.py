@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -136,7 +138,10 @@ class Spec:
 
     def model(self) -> nn.Module:
         """The model with random weights. Weights that start out all alike (zeros, ones, a layer scale of 1e-6) hide
-        mistakes, so they get some noise."""
+        mistakes, so they get some noise. Some libraries draw weights with Python's or NumPy's generator: the model is
+        built twice, and has to be the same."""
+        random.seed(0)
+        np.random.seed(0)
         torch.manual_seed(0)
         model = self.build().float().eval()
         with torch.no_grad():
