@@ -134,15 +134,31 @@ def check_zip(file: Path | IO[bytes], *, where: str = "") -> list[str]:
         with zipfile.ZipFile(file) as archive:
             members = archive.infolist()
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
-        raise SourceError(f"{label} is a broken zip archive: {error}", where=where) from error
+        raise SourceError(
+            f"{label} is a broken zip archive: {error}",
+            where=where,
+            next_step="copy or save the file again; it may be cut off",
+        ) from error
     # orig_filename: zipfile cuts filename at a NUL
     if climbing := [m.orig_filename for m in members if _climbs(m.orig_filename)]:
-        raise SourceError(f"{label} has a member that climbs out of the archive: {climbing[0]!r}", where=where)
+        raise SourceError(
+            f"{label} has a member that climbs out of the archive: {climbing[0]!r}",
+            where=where,
+            next_step="do not open this file: PyTorch does not write such members",
+        )
     if len({m.filename.casefold() for m in members}) != len(members):
-        raise SourceError(f"{label} has two members of the same name", where=where)
+        raise SourceError(
+            f"{label} has two members of the same name",
+            where=where,
+            next_step="save the model again with torch.save, torch.jit.save or torch.export.save",
+        )
     total = sum(m.file_size for m in members)
     if total > _GROWTH * _size(file) + _SLACK:
-        raise SourceError(f"{label} would unpack to {total:,} bytes: far more than it is", where=where)
+        raise SourceError(
+            f"{label} would unpack to {total:,} bytes: far more than it is",
+            where=where,
+            next_step="do not open this file: PyTorch stores members without compression",
+        )
     return [m.filename for m in members]
 
 

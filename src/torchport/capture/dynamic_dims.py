@@ -174,6 +174,7 @@ class _Reader:
             raise DynamicError(
                 f"there is no input {position}: the model has {len(nodes)}",
                 where=f"inputs: {', '.join(self.call.arguments)}",
+                next_step="number the inputs from 0, or give their names",
             )
         name, node = nodes[position]
         self.walk(node, spec, name)
@@ -240,7 +241,10 @@ def _named(text: str) -> Dim:
     own = f"{int(scale)}*{name}" if scale else name
     dim = Dim(own, int(low) if low else 0, int(high) if high else None, name, int(scale or 1))
     if dim.max is not None and dim.max < dim.min:
-        raise DynamicError(f"dimension '{text}' has no size: its upper bound is below its lower")
+        raise DynamicError(
+            f"dimension '{text}' has no size: its upper bound is below its lower",
+            next_step="write the lower bound first: name[low..high]",
+        )
     return dim
 
 
@@ -297,7 +301,11 @@ def check_sizes(dims: InputDims, tensors: Mapping[str, Any]) -> dict[str, int]:
             place = f"{name} axis {axis}"
             root = dim.root_size(size)
             if root is None:
-                raise DynamicError(f"{place} has size {size}, which no '{dim.root}' makes {dim.name}", where=place)
+                raise DynamicError(
+                    f"{place} has size {size}, which no '{dim.root}' makes {dim.name}",
+                    where=place,
+                    next_step="change the example's size, or the expression",
+                )
             known, first = sizes.setdefault(dim.root, (root, place))
             if known != root:
                 raise DynamicError(
@@ -309,6 +317,7 @@ def check_sizes(dims: InputDims, tensors: Mapping[str, Any]) -> dict[str, int]:
                 raise DynamicError(
                     f"dimension '{dim.root}' is {root} in the example, outside its own bounds",
                     where=f"{place}: {dim.min} to {dim.max if dim.max is not None else 'any size'}",
+                    next_step="change the bounds, or the example's size",
                 )
     return {root: size for root, (size, _) in sizes.items()}
 
@@ -328,7 +337,10 @@ def infer(calls: Sequence[Call]) -> InputDims:
     for index, name in enumerate(first.names):
         shapes = [tuple(call.tensors[index].shape) for call in calls]
         if len({len(shape) for shape in shapes}) > 1:
-            raise DynamicError(f"input '{name}' has another rank in each example: {shapes}")
+            raise DynamicError(
+                f"input '{name}' has another rank in each example: {shapes}",
+                next_step="give examples of one rank; export a model for each rank",
+            )
         for axis, sizes in enumerate(zip(*shapes, strict=True)):
             if len(set(sizes)) > 1:
                 dims.setdefault(name, {})[axis] = Dim(names.setdefault(sizes, f"{name}_dim{axis}"))

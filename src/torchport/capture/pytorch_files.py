@@ -76,7 +76,7 @@ def kind_of(path: Path) -> Kind:
         SourceError: it is empty, cut short, a bomb, or no PyTorch file at all.
     """
     if not stat.S_ISREG(path.stat().st_mode):
-        raise SourceError(f"{path.name} is not a regular file", where=str(path))
+        raise SourceError(f"{path.name} is not a regular file", where=str(path), next_step="give the path of a file")
     if zipfile.is_zipfile(path):
         return _kind_of_zip(path)
     with path.open("rb") as file:
@@ -113,7 +113,11 @@ def _kind_of_zip(path: Path) -> Kind:
         return "old program"
     if "data.pkl" in inner:
         return "pickle"
-    raise SourceError(f"{path.name} is a zip archive, but not one that PyTorch wrote", where=str(path))
+    raise SourceError(
+        f"{path.name} is a zip archive, but not one that PyTorch wrote",
+        where=str(path),
+        next_step="give a file of torch.save, torch.jit.save or torch.export.save",
+    )
 
 
 def load_script(path: Path, *, trust: bool = False) -> Any:
@@ -184,7 +188,11 @@ def load_pickle(path: Path, *, trust: bool = False) -> Any:
         return value
     if isinstance(value, torch.Tensor | Mapping):
         raise _holds_weights(path, value)
-    raise SourceError(f"{path.name} holds a {type(value).__name__}, which is no model", where=str(path))
+    raise SourceError(
+        f"{path.name} holds a {type(value).__name__}, which is no model",
+        where=str(path),
+        next_step="save the nn.Module's state dict or a TorchScript model, and give that file",
+    )
 
 
 def _unpickle(path: Path) -> Any:
@@ -196,7 +204,11 @@ def _unpickle(path: Path) -> Any:
         with quiet():
             return torch.load(path, map_location="cpu", weights_only=False)
     except Exception as error:
-        raise SourceError(f"{path.name} cannot be unpickled: {first_line(error)}", where=str(path)) from error
+        raise SourceError(
+            f"{path.name} cannot be unpickled: {first_line(error)}",
+            where=str(path),
+            next_step="save it again with torch.export.save or torch.jit.save, which need no pickled classes",
+        ) from error
 
 
 def _weights_in(path: Path) -> Any:

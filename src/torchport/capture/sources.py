@@ -125,7 +125,11 @@ def _from_saved(path: Path, name: str, *, trust: bool) -> Source:
     try:
         model = _open(path, trust=trust)
     except OSError as error:
-        raise SourceError(f"{path.name} cannot be read: {error.strerror}", where=str(path)) from error
+        raise SourceError(
+            f"{path.name} cannot be read: {error.strerror}",
+            where=str(path),
+            next_step="check the path and its permissions",
+        ) from error
     return Source(model, path.name, _own_inputs(model))
 
 
@@ -224,7 +228,11 @@ def _instance(cls: type, label: str) -> Any:
     import torch
 
     if not issubclass(cls, torch.nn.Module):
-        raise SourceError(f"{label} is a class, but not an nn.Module", where=label)
+        raise SourceError(
+            f"{label} is a class, but not an nn.Module",
+            where=label,
+            next_step="give a subclass of nn.Module, an instance, or a function that returns one",
+        )
     if needed := _required(cls):
         raise SourceError(
             f"{label} cannot be made without {', '.join(needed)}",
@@ -271,7 +279,11 @@ def import_file(path: Path) -> ModuleType:
     name = f"_torchport_source_{next(_numbers)}_{stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise SourceError(f"{path.name} is not a Python file", where=str(path))
+        raise SourceError(
+            f"{path.name} is not a Python file",
+            where=str(path),
+            next_step="give file.py:object, package.module:object, or a .pt or .pt2 file",
+        )
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:

@@ -106,7 +106,9 @@ def _copy(libraries: dict[str, Path], output: str) -> None:
     try:
         Path(output).parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise SaveError(f"the folder of '{output}' cannot be written: {error.strerror}") from error
+        raise SaveError(
+            f"the folder of '{output}' cannot be written: {error.strerror}", next_step="choose another path with -o"
+        ) from error
     # A library that a process has open must not be written over
     write_atomically(output, lambda part: shutil.copyfile(different.pop(), part))
 

@@ -251,7 +251,9 @@ def make_folder(folder: str | os.PathLike[str]) -> None:
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise SaveError(f"the folder '{folder}' cannot be made: {error.strerror}") from error
+        raise SaveError(
+            f"the folder '{folder}' cannot be made: {error.strerror}", next_step="choose another folder"
+        ) from error
 
 
 def save_node(

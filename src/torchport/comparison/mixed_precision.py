@@ -146,7 +146,11 @@ class _Trial:
             with np.errstate(all="ignore"):  # numbers that overflow are what is looked for
                 answers = session.run({n: rounded(a, dtypes.get(n, "")) for n, a in sample.items()})
             if set(answers) != set(right):
-                raise InputError("the two models do not have the same outputs", where=", ".join(sorted(right)))
+                raise InputError(
+                    "the two models do not have the same outputs",
+                    where=", ".join(sorted(right)),
+                    next_step="give two models with the same output names; `torchport edit` renames them",
+                )
             found += [(self._check(name, right[name], answers[name]), number) for name in right]
         return max(found, key=lambda pair: (not pair[0].ok, _noise(pair[0])))
 

@@ -125,7 +125,9 @@ def _made(folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise SaveError(f"the folder '{folder}' cannot be made: {error.strerror}") from error
+        raise SaveError(
+            f"the folder '{folder}' cannot be made: {error.strerror}", next_step="choose another folder"
+        ) from error
     if any(folder.glob("call_*.npz")):
         raise SaveError(
             f"'{folder}' holds an earlier recording", next_step="give another folder, or remove its call_*.npz"

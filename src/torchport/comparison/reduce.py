@@ -137,7 +137,7 @@ class _Search:
         """The model as it was given: what is not in the units, such as constants, may matter."""
         whole = tuple(range(len(self._units)))
         if not whole:
-            raise InputError("the model has no nodes: there is nothing to reduce")
+            raise InputError("the model has no nodes: there is nothing to reduce", next_step="give a model with nodes")
         names = [str(v.name) for v in model.graph.inputs if not v.is_initializer()]
         self.verdicts[whole] = self._ask(model, self._feeds(model, names))
         self._say(f"check 1: the whole model: {'fails' if self.verdicts[whole] else 'passes'}")

@@ -149,7 +149,9 @@ class Command:
         try:
             self._words = shlex.split(command)
         except ValueError as error:
-            raise OptionError(f"the check's quotes do not match: {error}", where=command) from error
+            raise OptionError(
+                f"the check's quotes do not match: {error}", where=command, next_step="close the quotes"
+            ) from error
         if not any("{model}" in word for word in self._words):
             raise OptionError(
                 "the check does not mention {model}", where=command, next_step="write: python test.py {model} {inputs}"
@@ -165,7 +167,11 @@ class Command:
             words = [w.replace("{model}", str(path)).replace("{inputs}", str(inputs)) for w in self._words]
             code, said = run(words, self._timeout)
         if code in _NOT_RUN:
-            raise OptionError("the check could not be run", where=said.strip()[:200] or shlex.join(self._words))
+            raise OptionError(
+                "the check could not be run",
+                where=said.strip()[:200] or shlex.join(self._words),
+                next_step="run the command by hand with the model's path in its place",
+            )
         return code not in (0, _SKIP) and self._expect in said
 
 

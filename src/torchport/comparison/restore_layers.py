@@ -199,7 +199,9 @@ class _Restored:
         """The original's own weight under another name. A tensor knows its name too: this one borrows the numbers."""
         held, name = value.const_value, f"{value.name}_in_float"
         if held is None:
-            raise InputError(f"the weight '{value.name}' has no numbers")
+            raise InputError(
+                f"the weight '{value.name}' has no numbers", next_step="load the model with its external data"
+            )
         shape = ir.Shape(held.shape.numpy())
         lent = ir.LazyTensor(lambda: held, dtype=held.dtype, shape=shape, name=name)
         made = ir.Value(name=name, shape=shape, type=ir.TensorType(held.dtype), const_value=lent)

@@ -192,7 +192,7 @@ def test(operator: Operator) -> list[Trial]:
         operator: one defined with `tp.operator`.
     """
     if not isinstance(operator, Operator):
-        raise OptionError(f"{operator!r} is no operator of tp.operator")
+        raise OptionError(f"{operator!r} is no operator of tp.operator", next_step="pass what tp.operator returned")
     ways: dict[str, dict[str, Any]] = {}  # what is put aside for each
     if operator.has_kernel:
         ways["kernel"] = {"lowering": None}

@@ -207,7 +207,9 @@ def _output_names(options: ExampleOptions, reference: Reference, call: Call, inp
     chosen = _chosen_names("output", options.output_names, _distinct(reference.output_names, call.names))
     clash = set(input_names) & set(chosen)
     if clash:
-        raise OptionError(f"'{min(clash)}' is given to an input and to an output")
+        raise OptionError(
+            f"'{min(clash)}' is given to an input and to an output", next_step="give the output another name"
+        )
     return chosen
 
 
@@ -227,7 +229,10 @@ def _check_output_axes(spec: DynamicSpec, output_names: Sequence[str], first: li
         rank = first[list(output_names).index(name)].ndim
         wrong = [a for a in axes if not -rank <= a < rank]
         if wrong:
-            raise DynamicError(f"axis {wrong[0]} of output '{name}' is out of range: it has rank {rank}")
+            raise DynamicError(
+                f"axis {wrong[0]} of output '{name}' is out of range: it has rank {rank}",
+                next_step="count the axes from 0",
+            )
 
 
 def _check_dimensions(reports: Sequence[DimensionReport], inputs: Sequence[ProofInput]) -> None:
@@ -329,7 +334,10 @@ def _chosen_names(kind: str, wanted: Sequence[str] | None, own: Sequence[str]) -
         raise OptionError(f"{kind} names are texts, not {wanted!r}", next_step=f'write {kind}_names=["name"]')
     twice = sorted({n for n in wanted if list(wanted).count(n) > 1})
     if twice or not all(wanted):
-        raise OptionError(f"{kind} name '{twice[0]}' is given twice" if twice else f"an {kind} name is empty")
+        raise OptionError(
+            f"{kind} name '{twice[0]}' is given twice" if twice else f"an {kind} name is empty",
+            next_step="give each a name of its own",
+        )
     return list(wanted)
 
 

@@ -66,7 +66,9 @@ def cut(
     names = Names(whole)
     if module is not None:
         if inputs or outputs:
-            raise InputError("a cut is by module or by tensors, not both")
+            raise InputError(
+                "a cut is by module or by tensors, not both", next_step="give either modules or inputs and outputs"
+            )
         begin, end = _around(whole, module)
     else:
         begin, end = _begin(whole, names, inputs), _end(whole, names, outputs)
@@ -240,7 +242,10 @@ def _check_not_empty(nodes: list[ir.Node], begin: list[ir.Value], end: list[ir.V
         raise InputError("the model has no outputs to end at", next_step="name a tensor with --to")
     both = [v for v in end if v in begin or v.is_graph_input()]
     if both and not nodes:
-        raise InputError(f"nothing is between them: '{both[0].name}' is an input and an output")
+        raise InputError(
+            f"nothing is between them: '{both[0].name}' is an input and an output",
+            next_step="name inputs that come before the outputs",
+        )
 
 
 def _functions(whole: ir.Model, used: set[ir.OperatorIdentifier]) -> list[ir.OperatorIdentifier]:

@@ -214,9 +214,11 @@ def _read_file(path: Path) -> Any:
             raise InputError(f"'{path}' is too large for a recipe", next_step="a recipe is a short YAML file")
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise InputError(f"the recipe '{path}' cannot be read: {error.strerror}") from error
+        raise InputError(
+            f"the recipe '{path}' cannot be read: {error.strerror}", next_step="check the path and its permissions"
+        ) from error
     except UnicodeDecodeError as error:
-        raise InputError(f"the recipe '{path}' is no text") from error
+        raise InputError(f"the recipe '{path}' is no text", next_step="give a YAML file in UTF-8") from error
     try:
         return _yaml(text)
     except InputError as error:
@@ -234,6 +236,7 @@ def _yaml(text: str) -> Any:
         raise InputError(
             f"no valid YAML: {getattr(error, 'problem', None) or 'nested too deeply'}",
             where=f"line {mark.line + 1}, column {mark.column + 1}" if mark else text[:60],
+            next_step="correct the line named above",
         ) from error
 
 

@@ -167,7 +167,9 @@ def _state(model: ir.Model, value: ir.Value, dims: Sequence[Dim]) -> int:
         [d if isinstance(d, int) else d.value for d in value.shape] if value.shape is not None else [None] * len(dims)
     )
     if known is not None and len(known) != len(dims):
-        raise InputError(f"'{value.name}' has rank {len(known)}, {list(dims)} has {len(dims)}")
+        raise InputError(
+            f"'{value.name}' has rank {len(known)}, {list(dims)} has {len(dims)}", next_step="give a size for each axis"
+        )
     for axis, (new, old, sure) in enumerate(zip(dims, stated, known or stated, strict=True)):
         fixed = sure if isinstance(sure, int) else old
         if new is not None and fixed is not None and new != fixed:

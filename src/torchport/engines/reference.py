@@ -37,7 +37,10 @@ class ReferenceEngine(Engine):
         try:
             evaluator = ReferenceEvaluator(ir.to_proto(loaded), new_ops=[*own.values(), *_repaired(loaded)])
         except Exception as error:
-            raise EngineError(f"the reference evaluator refuses the model: {error}") from error
+            raise EngineError(
+                f"the reference evaluator refuses the model: {error}",
+                next_step="name another engine with --engine",
+            ) from error
         return ReferenceRunner(evaluator, loaded, in_python=tuple(own))
 
     def capabilities(self) -> Capabilities:

@@ -98,7 +98,10 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[Path], objec
         write(part)
         os.replace(part, target)
     except OSError as error:
-        raise SaveError(f"'{path}' cannot be written: {error.strerror or error}") from error
+        raise SaveError(
+            f"'{path}' cannot be written: {error.strerror or error}",
+            next_step="choose another path, or free space and check permissions",
+        ) from error
     finally:
         with contextlib.suppress(OSError):
             part.unlink()

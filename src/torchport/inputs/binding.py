@@ -107,7 +107,10 @@ def _with_lists(value: Any, name: str) -> Any:
     if not numbers:
         return dict(items)
     if sorted(numbers, key=int) != [str(i) for i in range(len(items))]:
-        raise InputError(f"the items of '{name}' are not numbered 0, 1, 2, …: {', '.join(items)}")
+        raise InputError(
+            f"the items of '{name}' are not numbered 0, 1, 2, …: {', '.join(items)}",
+            next_step="number the items from 0 without gaps",
+        )
     return [items[str(i)] for i in range(len(items))]
 
 

@@ -198,7 +198,10 @@ def made_up_specs(
     """
     for info in infos:
         if info.dtype == "string" or "(" in info.dtype:
-            raise InputError(f"input '{info.name}' is {info.dtype}, of which no example can be made")
+            raise InputError(
+                f"input '{info.name}' is {info.dtype}, of which no example can be made",
+                next_step="give the input: --input name=file.npy",
+            )
         if info.shape is None:
             raise InputError(
                 f"input '{info.name}' has no shape to make an example from",

@@ -220,5 +220,8 @@ def _writable(name: str, array: Array) -> Array:
     if array.dtype.kind != "O":
         return array
     if not all(isinstance(text, str) for text in array.flat):
-        raise SaveError(f"'{name}' holds Python objects, which are not saved")
+        raise SaveError(
+            f"'{name}' holds Python objects, which are not saved",
+            next_step="save arrays of numbers, booleans or strings",
+        )
     return array.astype(str)

@@ -90,7 +90,10 @@ class InputSpec:
     def tensor(cls, name: str | None, dtype: str, shape: Sequence[int]) -> InputSpec:
         """Random numbers of the dtype's default, for callers that know the shape already."""
         if dtype not in DTYPES:
-            raise InputError(f"input '{name}' has the dtype {dtype}, of which no example can be made")
+            raise InputError(
+                f"input '{name}' has the dtype {dtype}, of which no example can be made",
+                next_step="give the input as a file: --input name=file.npy",
+            )
         return cls(name, Random(dtype, tuple(shape)))
 
     def __str__(self) -> str:

@@ -216,7 +216,10 @@ class Operator:
         caller = frame.f_back if frame is not None else None
         here = Path(caller.f_code.co_filename).parent if caller is not None else Path()
         if bool(sources) == (library is not None):
-            raise OptionError(f"{self.name}: a kernel is one or more C++ files, or a library")
+            raise OptionError(
+                f"{self.name}: a kernel is one or more C++ files, or a library",
+                next_step='pass kernel="file.cc", or kernel= a built library',
+            )
         self._check_is_a_node()
         self._sources = tuple(here / s for s in sources)
         self._flags = tuple(flags)

@@ -271,7 +271,7 @@ def _recorder() -> Any:
 
     recorder = evaluator.default()
     if not hasattr(recorder, "nodes"):
-        raise CaptureError("a symbolic was called outside of an export")
+        raise CaptureError("a symbolic was called outside of an export", next_step="call it from tp.export only")
     return recorder
 
 

@@ -178,7 +178,10 @@ class _Rows:
             return np.take(np.concatenate(parts, axis=axes[0]), range(count), axis=axes[0])
         if not axes and all(np.array_equal(parts[0], p) for p in parts):
             return parts[0]
-        raise InputError(f"the rows of output '{info.name}' cannot be put together: its shape does not name '{dim}'")
+        raise InputError(
+            f"the rows of output '{info.name}' cannot be put together: its shape does not name '{dim}'",
+            next_step="name that dimension in the output's shape: `torchport edit` can set it",
+        )
 
     def _run(self, arrays: Sequence[Array]) -> list[Array]:
         feeds = {i.name: a for i, a in zip(self._old.inputs, arrays, strict=True)}

@@ -77,7 +77,10 @@ def preprocess(
     old = chosen([v for v in model.graph.inputs if not v.is_initializer()], name, "input")
     plan = _read(steps, _BEFORE)
     if old.is_graph_output() or old.shape is None or old.dtype is None:
-        raise InputError(f"input '{old.name}' cannot be put behind steps: it is an output too, or has no type or shape")
+        raise InputError(
+            f"input '{old.name}' cannot be put behind steps: it is an output too, or has no type or shape",
+            next_step="`torchport inspect` shows types and shapes; `edit` can set a shape",
+        )
     dims, layout = backwards(plan, list(old.shape), layout_of(old.shape), side_names(model, old))
     new = ir.Value(
         name=old.name,
@@ -127,7 +130,10 @@ def postprocess(model: ir.Model, steps: Sequence[Any], *, output: Tensor | None 
     plan = _read(steps, _AFTER)
     many = [n for n, (name, _) in enumerate(plan) if name in ("topk", "nms")]
     if many and many[0] != len(plan) - 1:
-        raise InputError(f"the step '{plan[many[0]][0]}' gives several outputs and must come last")
+        raise InputError(
+            f"the step '{plan[many[0]][0]}' gives several outputs and must come last",
+            next_step="move that step to the end",
+        )
     _know_types(model)
     fields = read_options(plan[-1][1]) if plan[-1][0] == "nms" else {}
     named = tensor_name(model, output) if output is not None else fields.get("boxes")
@@ -206,7 +212,8 @@ def _know_types(model: ir.Model) -> None:
 def _check_can_follow(old: ir.Value) -> None:
     if old.is_graph_input() or old.is_initializer() or old.dtype is None or old.shape is None:
         raise InputError(
-            f"nothing can be put behind output '{old.name}': it is an input, or has no known type or shape"
+            f"nothing can be put behind output '{old.name}': it is an input, or has no known type or shape",
+            next_step="`torchport inspect` shows types and shapes; `edit` can set a shape",
         )
 
 

@@ -47,7 +47,10 @@ def backwards(plan: Sequence[Step], after: list[Any], layout: str, sides: tuple[
         if name == "transpose":
             order, said = order_of(value, layout)
             if len(order) != len(dims):
-                raise InputError(f"the step 'transpose' has {len(order)} axes, the input {len(dims)}")
+                raise InputError(
+                    f"the step 'transpose' has {len(order)} axes, the input {len(dims)}",
+                    next_step="give as many axes as the input has",
+                )
             dims = [dims[order.index(n)] for n in range(len(dims))]
             layout = said or "".join(layout[order.index(n)] for n in range(len(dims)))
         elif name == "swap_channels":
@@ -272,7 +275,10 @@ def split_both(b: Builder, both: ir.Value, given: Mapping[str, Any]) -> tuple[ir
     first = 5 if given["objectness"] else 4
     count = sizes[axis] if given["classes"] is None else first + given["classes"]
     if not first < count <= sizes[axis]:
-        raise InputError(f"output '{both.name}' has {sizes[axis]} numbers a box, fewer than a box and its scores")
+        raise InputError(
+            f"output '{both.name}' has {sizes[axis]} numbers a box, fewer than a box and its scores",
+            next_step="name the output that holds 4 coordinates and the scores of each box",
+        )
 
     def part(start: int, end: int) -> ir.Value:
         return b.op("Slice", rows, b.ints([start]), b.ints([end]), b.ints([2]))
@@ -397,7 +403,10 @@ def _by_class(b: Builder, scores: ir.Value, boxes: ir.Value) -> ir.Value:
     if len(scores.shape) == 2:
         return b.unsqueeze(scores, [1])
     if len(scores.shape) != 3:
-        raise InputError(f"scores are [N, boxes, classes], '{scores.name}' is {scores.shape}")
+        raise InputError(
+            f"scores are [N, boxes, classes], '{scores.name}' is {scores.shape}",
+            next_step="transpose the output before, or name the output that holds the scores",
+        )
     count, (_, first, last) = boxes.shape[1], scores.shape
     already = isinstance(count, int) and last == count and first != count
     return scores if already else b.op("Transpose", scores, perm=[0, 2, 1])

@@ -47,7 +47,11 @@ def check(given: str | os.PathLike[str]) -> Path:
     _check_kind(path)
     fault = _tried(path)
     if fault:
-        raise EngineError(f"the operator library '{path.name}' cannot be loaded: {fault}", where=str(path))
+        raise EngineError(
+            f"the operator library '{path.name}' cannot be loaded: {fault}",
+            where=str(path),
+            next_step="build it again for this machine and this ONNX Runtime: `torchport ops build`",
+        )
     return path
 
 

@@ -629,7 +629,10 @@ def inverse(operator: Any, self: Any, **kwargs: Any) -> Any:
 def solve(operator: Any, self: Any, other: Any, *, left: bool = True) -> Any:
     is_vector = other.dim() == self.dim() - 1
     if not left:
-        raise CaptureError("torch.linalg.solve of complex numbers from the right has no ONNX translation")
+        raise CaptureError(
+            "torch.linalg.solve of complex numbers from the right has no ONNX translation",
+            next_step="solve the transposed system: torch.linalg.solve(A.mT, B.mT).mT",
+        )
     wanted = torch.cat(_both_parts(aten.unsqueeze.default(other, -1) if is_vector else other), -2)
     found = torch.linalg.solve(_block(*_both_parts(self)), wanted)
     size = self.shape[-1]
