@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from torchport import process
 from torchport.capture import interface
-from torchport.capture.frozen_branches import one_sided, watch_lines
+from torchport.capture.frozen_branches import one_sided, watch_branches
 from torchport.capture.guards import Challenge
 from torchport.capture.origins import is_user_file
 from torchport.capture.repairs.quantized_layers import overflow, quantized
@@ -225,7 +225,7 @@ class Attempts:
         with silence():
             return self.source.verifier.verify(
                 candidate(session, self.source.input_names, self.source.output_names),
-                branch_rounds=BRANCH_ROUNDS if captured.example_only else 0,
+                branch_rounds=BRANCH_ROUNDS if captured.example_only or captured.suspects else 0,
                 excuses=not captured.suspects,
                 sizes=[c.sizes for c in self.challenges if c.sizes],
             )
@@ -419,10 +419,10 @@ def _frozen_branch(captured: Captured, source: TorchModel) -> str:
     if not files:
         return ""
     with silence():
-        runs = source.verifier.replay(lambda: watch_lines(files), branch_rounds=BRANCH_ROUNDS)
+        runs = source.verifier.replay(lambda: watch_branches(files), branch_rounds=BRANCH_ROUNDS)
     for place in places:
         if one_sided(place, runs):
-            return f"the trace froze the branch at {place}, and no case went the other way"
+            return f"the capture froze the branch at {place}, and no case went the other way"
     return ""
 
 

@@ -145,7 +145,15 @@ def flatten(value: Any) -> tuple[list[Any], Any]:
 
 
 class DifferentBranchesError(RewriteError):
-    """What two branches give cannot become one; what comes after them may go into both instead."""
+    """What two branches give cannot become one; what comes after them may go into both instead.
+
+    Attributes:
+        tensor_side: True if the first branch gives a tensor and the second None, False the other way round, else None.
+    """
+
+    def __init__(self, what: str, tensor_side: bool | None = None) -> None:
+        super().__init__(what)
+        self.tensor_side = tensor_side
 
 
 def merged(left: Any, right: Any, name: Callable[[int], str], known: set[Any]) -> tuple[list[Leaf], Any]:
@@ -164,7 +172,8 @@ def merged(left: Any, right: Any, name: Callable[[int], str], known: set[Any]) -
     values, spec = flatten(left)
     others, other_spec = flatten(right)
     if spec != other_spec:
-        raise DifferentBranchesError(f"the two branches give different structures: {_shown(left)} and {_shown(right)}")
+        what = f"the two branches give different structures: {_shown(left)} and {_shown(right)}"
+        raise DifferentBranchesError(what, _tensor_side(left, right))
     plan = [_leaf(a, b, name(n), known) for n, (a, b) in enumerate(zip(values, others, strict=True))]
     return plan, spec
 
@@ -248,7 +257,15 @@ def _leaf(left: Any, right: Any, name: str, known: set[Any]) -> Leaf:
         return Leaf("number", dtype=_common_number(left, right))
     if isinstance(left, (torch.Tensor, *Number)) and isinstance(right, (torch.Tensor, *Number)):
         return _tensor_leaf(left, right, name)
-    raise DifferentBranchesError(f"{name} is {_shown(left)} in one branch and {_shown(right)} in the other")
+    what = f"{name} is {_shown(left)} in one branch and {_shown(right)} in the other"
+    raise DifferentBranchesError(what, _tensor_side(left, right))
+
+
+def _tensor_side(left: Any, right: Any) -> bool | None:
+    """Say which of two values is a tensor, where the other one is None."""
+    if left is None and isinstance(right, torch.Tensor):
+        return False
+    return True if right is None and isinstance(left, torch.Tensor) else None
 
 
 def _outside(sizes: Sequence[Any], known: set[Any]) -> tuple[Any, ...]:

@@ -17,8 +17,9 @@ from torchport.capture.control_flow.analysis import alike, assertions, loads, si
 from torchport.capture.control_flow.expressions import FLOW
 from torchport.capture.control_flow.source import compiled, function_of
 from torchport.capture.control_flow.transform import rewrite
-from torchport.capture.origins import Site, is_user_file
+from torchport.capture.origins import Site, is_user_file, place
 from torchport.errors import RewriteError
+from torchport.results import Finding
 
 
 class Rewritten:
@@ -29,6 +30,7 @@ class Rewritten:
         self.source, self.owner = function_of(code)
         self.lines: set[int] = set()
         self.splits: frozenset[int] = frozenset()
+        self.sides: dict[int, bool] = {}
         self.new = code
         self._made: list[CodeType] = []
 
@@ -53,8 +55,16 @@ class Rewritten:
         self._compile(self.lines)
         return True
 
+    def take_side(self, line: int, first: bool) -> bool:
+        """Always take one side of an `if`; whether that is news."""
+        if line in self.sides:
+            return False
+        self.sides[line] = first
+        self._compile(self.lines)
+        return True
+
     def _compile(self, lines: set[int]) -> None:
-        new = rewrite(self.source, lines, self.splits)
+        new = rewrite(self.source, lines, self.splits, self.sides)
         self.new = compiled(new, self.owner, self.code) if lines else self.code
         self._made.append(self.new)
         self.lines = lines
@@ -65,7 +75,7 @@ class Rewritten:
 
     def text(self) -> str:
         """The rewritten source, to read or to keep."""
-        return ast.unparse(rewrite(self.source, self.lines, self.splits)).replace(FLOW, "flow")
+        return ast.unparse(rewrite(self.source, self.lines, self.splits, self.sides)).replace(FLOW, "flow")
 
 
 class Plan:
@@ -118,6 +128,16 @@ class Plan:
         """Let what follows the `if` at a place go into both of its sides; whether that changes anything."""
         code = self._root(site.codes)
         return any(f.code is code and f.split(site.line) for f in self.functions)
+
+    def take_side(self, site: Site, first: bool) -> bool:
+        """Always take one side of the `if` at a place; whether that changes anything."""
+        code = self._root(site.codes)
+        return any(f.code is code and f.take_side(site.line, first) for f in self.functions)
+
+    def one_sided(self) -> tuple[Finding, ...]:
+        """The places at which one side is always taken."""
+        what = "the branch that returns None instead of a tensor is never taken"
+        return tuple(Finding(what, place(f.code.co_filename, line)) for f in self.functions for line in f.sides)
 
     def _root(self, codes: Sequence[CodeType]) -> CodeType:
         """The function to rewrite for a place: of nested functions the outermost that ran, as it was written."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from torchport.capture.control_flow import analysis
@@ -27,19 +28,27 @@ class RewriteLineError(RewriteError):
         self.line = line
 
 
-def rewrite(function: Function, lines: set[int], splits: frozenset[int] = frozenset()) -> Function:
+def rewrite(
+    function: Function,
+    lines: set[int],
+    splits: frozenset[int] = frozenset(),
+    sides: Mapping[int, bool] = MappingProxyType({}),
+) -> Function:
     """The function with its control flow at `lines` rewritten; `function` itself stays as it is.
 
     Args:
         function: as it was written.
         lines: what to rewrite.
         splits: lines of an `if` whose two sides cannot be brought together: all that follows goes into both.
+        sides: lines of an `if` of which one side is always taken, and whether that is the first.
     """
     function = copy.deepcopy(function)
     chosen = sites(function, lines)
     for node in ast.walk(function):
         if id(node) in chosen:
             choose(node)
+            if isinstance(node, (ast.If, ast.IfExp)) and node.lineno in sides:
+                node.test = ast.copy_location(ast.Constant(sides[node.lineno]), node.test)
     return _Rewriter(_with_statements(function, splits), splits).run()
 
 

@@ -46,9 +46,15 @@ def capture(request: Request) -> Captured:
     request = dataclasses.replace(request, translations={**translations(), **request.translations})
     repairs: list[str] = []
     with silence(verbose=request.verbose), _without_cache():
-        _, tried = _rewritten(request, repairs)
+        plan, tried = _rewritten(request, repairs)
         model = export.translate(tried.program, request, repairs)
-    return Captured(model, challenges=tried.challenges, repairs=tuple(repairs), reasons=tried.shared)
+    return Captured(
+        model,
+        suspects=plan.one_sided(),
+        challenges=tried.challenges,
+        repairs=tuple(repairs),
+        reasons=tried.shared,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,7 +130,7 @@ def _rewritten(request: Request, repairs: list[str]) -> tuple[Plan, _Try]:
                         _add(plan, other)
                 continue
             failure = failure or _refused(cause, error, plan)
-            if isinstance(cause, DifferentBranchesError) and site is not None and _split(plan, site):
+            if isinstance(cause, DifferentBranchesError) and site is not None and _separated(plan, site, cause):
                 continue
             if good is None:
                 raise failure from error
@@ -161,11 +167,13 @@ def _try(request: Request, plan: Plan) -> _Try:
     return _Try(program, guards, ones, challenges, repairs, plan.lines(), tuple(shared))
 
 
-def _split(plan: Plan, site: Site) -> bool:
-    try:
-        return plan.split(site)
-    except RewriteError:
-        return False  # what follows cannot go into the sides either; the first reason stands
+def _separated(plan: Plan, site: Site, cause: DifferentBranchesError) -> bool:
+    """Let what follows two branches go into both. Where one of them gives None, and what follows is the caller's, take
+    the other one always: None says that the tensor would change nothing. The proof has to show both ways."""
+    with contextlib.suppress(RewriteError):  # what follows cannot go into the sides; the first reason stands
+        if plan.split(site):
+            return True
+    return cause.tensor_side is not None and plan.take_side(site, cause.tensor_side)
 
 
 def _add(plan: Plan, site: Site) -> Rewritten | None:
