@@ -117,7 +117,4 @@ def faults_of(engine: str) -> Iterator[None]:
     except Exception as error:
         text = str(error).strip().splitlines()
         reason = f"{type(error).__name__}{': ' + text[0] if text else ''}"
-        raise EngineError(
-            f"the engine '{engine}' failed: {reason}",
-            next_step="`torchport doctor` lists the engines and what they lack",
-        ) from error
+        raise EngineError(f"the engine '{engine}' failed: {reason}") from error
