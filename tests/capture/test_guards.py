@@ -77,10 +77,43 @@ class NeverSeen(nn.Module):
         return x + eval("1")
 
 
-def test_a_branch_that_no_case_takes_is_not_proven() -> None:
+class NeverSeenOnOneLine(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(3):
+            x = x + 1
+            if float(x.abs().max()) > 1e9: break  # noqa: E701 # fmt: skip
+        return x
+
+
+class NeverSeenInAnExpression(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * (0 if float(x.abs().max()) > 1e9 or float(x.min()) < -1e9 else 1)
+
+
+class RoundsNeverVary(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rounds = torch.zeros(())
+        while float(x.abs().max()) > 1e9 or int(rounds) < 3:
+            x, rounds = x * 0.5, rounds + 1
+        return x
+
+
+@pytest.mark.parametrize("kind", [NeverSeen, NeverSeenOnOneLine, NeverSeenInAnExpression, RoundsNeverVary])
+def test_a_branch_that_no_case_takes_is_not_proven(kind: type[nn.Module]) -> None:
     with pytest.raises(tp.ProofError, match="no case went the other way") as caught:
-        tp.export(NeverSeen(), (X,), route="trace")
+        tp.export(kind(), (X,), route="trace")
     assert "test_guards.py" in str(caught.value)
+
+
+class BothSeenInAnExpression(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.abs().sum() < 0:
+            raise ValueError("no number is below its own size")
+        return x + (0 if float(x.sum()) > 0 or x.max() < -5 else -0)
+
+
+def test_a_branch_that_went_both_ways_or_raises_is_proven() -> None:
+    assert tp.export(BothSeenInAnExpression(), (X,), route="trace").proven
 
 
 class AnswersZeros(nn.Module):

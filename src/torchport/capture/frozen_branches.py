@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import dis
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from types import CodeType, FrameType
@@ -22,24 +24,24 @@ from torchport.capture.structure import Call
 # Did a branch that a capture may have frozen ever go the other way?
 #
 # A trace records the side of an `if` that the example took. Agreement on other values shows that the frozen side is
-# right only if some of them took the other side in PyTorch. This watches which pieces of the source PyTorch runs, by
-# line and column, and at which lines a tensor is turned into a Python value: a condition on shapes alone does not do
-# that, and is a matter of sizes.
+# right only if some of them took the other side in PyTorch. This watches the instructions that PyTorch's run goes
+# through, and at which lines a tensor is turned into a Python value: a condition on shapes alone does not do that, and
+# is a matter of sizes. A condition went one way only if all jumps out of its part of the source end at one place. That
+# of a `while` goes both ways in every run, so that the number of its rounds has to vary.
 
 Line = tuple[str, int]
-Span = tuple[tuple[int, int], tuple[int, int]]  # line and column of the first character, and of the one after the last
+Jump = tuple[CodeType, int, int]
+Span = tuple[int, int, int, int]  # first line and column, last line and column
+
+_SKIPPED = frozenset({"NOP", "NOT_TAKEN"})  # stand between a jump and where it goes on
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """The expressions one run went through, by file, and the lines at which it looked at a tensor's value."""
+    """The steps one run took from instruction to instruction, and the lines at which it looked at a tensor's value."""
 
-    spans: dict[str, set[Span]]
-    looks: set[Line]
-
-    def ran(self, path: str, piece: Span) -> bool:
-        """Check that the run went through a piece of a file."""
-        return any(piece[0] <= first and last <= piece[1] for first, last in self.spans.get(path, ()))
+    jumps: Counter[Jump] = dataclasses.field(default_factory=Counter)
+    looks: set[Line] = dataclasses.field(default_factory=set)
 
 
 class _Looks(TorchFunctionMode):
@@ -64,21 +66,10 @@ class _Looks(TorchFunctionMode):
 
 @contextmanager
 def watch_branches(files: frozenset[str]) -> Iterator[Run]:
-    """Watch which expressions of these files run."""
-    run = Run({path: set() for path in files}, set())
-
-    def trace(frame: FrameType, event: str, _: Any) -> Any:
-        if frame.f_code.co_filename not in files:
-            return None  # not this function's instructions, but its calls
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        if event == "opcode":
-            span = _spans(frame.f_code)[frame.f_lasti // 2]
-            if span is not None:
-                run.spans[frame.f_code.co_filename].add(span)
-        return trace
-
+    """Watch the steps through the functions of these files."""
+    run = Run()
     before = sys.gettrace()
-    sys.settrace(trace)
+    sys.settrace(lambda frame, event, _: _steps(frame, run) if frame.f_code.co_filename in files else None)
     try:
         with _Looks(files, run.looks):
             yield run
@@ -86,19 +77,31 @@ def watch_branches(files: frozenset[str]) -> Iterator[Run]:
         sys.settrace(before)
 
 
+def _steps(frame: FrameType, run: Run) -> Callable[..., Any]:
+    """The trace function of one call: counts each step out of a conditional jump."""
+    code, last = frame.f_code, -1
+    names = _instructions(code)
+    frame.f_trace_opcodes = True
+    frame.f_trace_lines = False
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal last
+        if event == "opcode" and names.get(frame.f_lasti) not in _SKIPPED:
+            if "_IF_" in names.get(last, ""):  # POP_JUMP_IF_FALSE, and in some releases JUMP_FORWARD_IF_NONE and others
+                run.jumps[code, last, frame.f_lasti] += 1
+            last = frame.f_lasti
+        return trace
+
+    return trace
+
+
 @cache
-def _spans(code: CodeType) -> tuple[Span | None, ...]:
-    """Where the expression of each instruction stands in the source."""
-    return tuple(
-        ((line, column), (last, end))
-        if line is not None and last is not None and column is not None and end is not None
-        else None
-        for line, last, column, end in code.co_positions()
-    )
+def _instructions(code: CodeType) -> dict[int, str]:
+    return {instruction.offset: instruction.opname for instruction in dis.get_instructions(code)}
 
 
 def one_sided(place: str, runs: Sequence[Run]) -> bool:
-    """Check that a branch on a tensor's value, its condition at `place`, went the same way in all runs.
+    """Check that a condition on a tensor's value, at `place`, was left by the same side in all runs.
 
     Args:
         place: ``model.py:12``.
@@ -106,29 +109,59 @@ def one_sided(place: str, runs: Sequence[Run]) -> bool:
     """
     path, _, line = place.rpartition(":")
     path = os.path.abspath(path)
-    branches = [(test, body) for test, body in _branches(path) if test[0][0] <= int(line) <= test[1][0]]
-    for test, body in branches:
-        looked = any((path, n) in run.looks for run in runs for n in range(test[0][0], test[1][0] + 1))
-        if looked and len({run.ran(path, body) for run in runs if run.ran(path, test)}) < 2:
-            return True
-    return False
+    tests = [(span, loops) for span, loops in _tests(path) if span[0] <= int(line) <= span[2]]
+    return any(
+        any((path, n) in run.looks for run in runs for n in range(span[0], span[2] + 1))
+        and _undecided([_exits(path, span, run) for run in runs], loops=loops)
+        for span, loops in tests
+    )
+
+
+def _undecided(exits: Sequence[dict[Any, int]], *, loops: bool) -> bool:
+    reached = [found for found in exits if found]
+    if loops:
+        return len({tuple(sorted(found.values())) for found in reached}) == 1
+    return len({place for found in reached for place in found}) == 1
+
+
+def _exits(path: str, span: Span, run: Run) -> dict[Any, int]:
+    """Where the run went on after the condition, and how often."""
+    found: dict[Any, int] = {}
+    for (code, start, end), times in run.jumps.items():
+        leaves = not _inside(code, end, span) or _instructions(code)[end].startswith("JUMP_")
+        if leaves and code.co_filename == path and _inside(code, start, span):
+            found[code, end] = found.get((code, end), 0) + times
+    return found
+
+
+def _inside(code: CodeType, offset: int, span: Span) -> bool:
+    line, last_line, column, last_column = _positions(code)[offset // 2]
+    if line is None or last_line is None or column is None or last_column is None:
+        return False
+    return span[:2] <= (line, column) and (last_line, last_column) <= span[2:]
 
 
 @cache
-def _branches(path: str) -> tuple[tuple[Span, Span], ...]:
-    """For each `if` of a file, statement or expression, where its condition and its first side stand."""
+def _positions(code: CodeType) -> list[tuple[int | None, int | None, int | None, int | None]]:
+    return list(code.co_positions())
+
+
+@cache
+def _tests(path: str) -> tuple[tuple[Span, bool], ...]:
+    """The conditions of a file, and whether they are a loop's. Where one side raises, PyTorch has no answer to miss."""
     try:
         with open(path) as file:
             tree = ast.parse(file.read())
     except (OSError, SyntaxError, ValueError):
         return ()  # no source to look at: a notebook's cell, a generated function
-    found = [n for n in ast.walk(tree) if isinstance(n, (ast.If, ast.IfExp))]
-    return tuple((_span(n.test), _span(n.body[0] if isinstance(n, ast.If) else n.body)) for n in found)
-
-
-def _span(node: ast.stmt | ast.expr) -> Span:
-    end = (node.end_lineno or node.lineno, node.end_col_offset or node.col_offset)
-    return (node.lineno, node.col_offset), end
+    nodes = list(ast.walk(tree))
+    tests = [(n.test, isinstance(n, ast.While)) for n in nodes if isinstance(n, (ast.IfExp, ast.While))]
+    tests += [(n.test, False) for n in nodes if isinstance(n, ast.If) and not isinstance(n.body[0], ast.Raise)]
+    tests += [(test, False) for n in nodes if isinstance(n, ast.comprehension) for test in n.ifs]
+    return tuple(
+        ((t.lineno, t.col_offset, t.end_lineno or t.lineno, t.end_col_offset or t.col_offset), loops)
+        for t, loops in tests
+    )
 
 
 # Where a model turns tensors into Python values while it runs: lines a capture will stumble over, all at once.
