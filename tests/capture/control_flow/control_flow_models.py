@@ -282,6 +282,31 @@ class ToTheEnd(nn.Module):
         return tokens
 
 
+class TokensInAList(ToTheEnd):
+    """Tokens appended to a list, round after round of a fixed number, until all are done."""
+
+    def forward(self, x):
+        token, tokens = x[:, 0].abs().long() % 10, []
+        for _ in range(4):
+            token = self.out(self.embed(token)).argmax(-1)
+            tokens.append(token)
+            if (token == 3).all():
+                break
+        return torch.stack(tokens, 1)
+
+
+class LastTokenOfAList(ToTheEnd):
+    """The list itself is what is counted, and its last item what goes on."""
+
+    def forward(self, x):
+        tokens = [x[:, 0].abs().long() % 10]
+        while len(tokens) < 5:
+            tokens.append(self.out(self.embed(tokens[-1])).argmax(-1))
+            if int(tokens[-1][0]) == 5:
+                break
+        return torch.stack(tokens, 1)
+
+
 class EarlyExit(nn.Module):
     """A loop over layers that returns when it is sure."""
 
@@ -680,6 +705,8 @@ REWRITTEN: dict[str, Any] = {
         PadToFour,
         WholeNumbers,
         ToTheEnd,
+        TokensInAList,
+        LastTokenOfAList,
         EarlyExit,
         Experts,
         Remembers,

@@ -105,7 +105,7 @@ def rehearse(function: Callable[..., Any], *arguments: Any) -> Rehearsal:
     """Run a function on fake tensors; nothing of it is recorded."""
     with unrecorded(), apart(), undone(function, arguments) as changed, _Boundary() as boundary:
         result = function(*arguments)
-        result = tree_map_only(torch.Tensor, boundary.inside, result)
+        result = tree_map(lambda leaf: _inside(leaf, boundary), result)
     pairs = list(boundary.outside.values())
     written = [tensor for tensor, copy in pairs if copy._version > 0]
     return Rehearsal(result, [tensor for tensor, _ in pairs], written, changed, [copy for _, copy in pairs])
