@@ -51,7 +51,7 @@ TEXTS: dict[str, ErrorText] = {
     ),
     "packed object": ErrorText(r"__obj_flatten__", "the repair 'quantized layers unpacked'"),
     "quantized tensor": ErrorText(r"QuantizedMeta", "the repair 'quantized layers unpacked'"),
-    "symbolic place": ErrorText(r"got SymInt", "the repair 'writing at a place a tensor or a size says'"),
+    "symbolic place": ErrorText(r"got SymInt", "repairs of sizes, and of writing at a place that one says"),
     "size in divmod": ErrorText(r"for divmod\(\): 'SymInt'", _SIZES),
     "size as array": ErrorText(r"numpy\(\) is not supported for tensor subclasses", _SIZES),
     "size as key": ErrorText(r"unhashable type: non-nested SymInt", _SIZES),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import types
 from collections.abc import Iterator
@@ -105,3 +106,36 @@ def test_a_value_among_a_few_is_kept_as_control_flow() -> None:
     for k in range(7):
         x = torch.randn(2, 3)
         assert torch.equal(tp.session(exported.model)(x, torch.tensor(k)), NoMember()(x, torch.tensor(k)))
+
+
+def logarithms(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    n = x.shape[0]
+    return x * math.log(n) + math.log(n + 1, 3), x[: int(math.log2(n)) + 1], x[: int(math.log10(n)) + 1]
+
+
+def test_logarithms_of_sizes_are_computed_by_the_model() -> None:
+    session = tp.session(tp.export(logarithms, (torch.randn(5, 2),), dynamic={"x": {0: "n"}}).model)
+    for n in (1, 3, 8, 64, 999, 1000, 1024):
+        x = torch.randn(n, 2)
+        for got, want in zip(session(x), logarithms(x), strict=True):
+            torch.testing.assert_close(torch.as_tensor(got), want)
+
+
+def levels(first: Tensor, second: Tensor) -> tuple[Tensor, ...]:
+    """The tables of sizes of deformable attention: a row for each level, and where each begins."""
+    maps = (first, second)
+    shapes = torch.tensor([m.shape[1:] for m in maps])
+    starts = torch.cat((shapes.new_zeros((1,)), shapes.prod(1).cumsum(0)[:-1]))
+    flat = torch.cat([m.flatten(1) for m in maps], 1)
+    parts = flat.split([int(h * w) for h, w in shapes], dim=1)
+    again = [p.view(-1, int(h), int(w)) * 2 for p, (h, w) in zip(parts, shapes.tolist(), strict=True)]
+    return *again, flat[:, int(starts[1]) :], shapes.flip(1) * starts[1]
+
+
+def test_a_table_of_sizes_gives_sizes() -> None:
+    example = (torch.randn(3, 4, 5), torch.randn(3, 2, 3))
+    dynamic = {"first": {1: "h", 2: "w"}, "second": {1: "h2", 2: "w2"}}
+    session = tp.session(tp.export(levels, example, dynamic=dynamic, route="export").model)
+    for call in (example, (torch.randn(3, 7, 2), torch.randn(3, 1, 6))):
+        for got, want in zip(session(*call), levels(*call), strict=True):
+            torch.testing.assert_close(torch.as_tensor(got), want)

@@ -12,6 +12,7 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -20,13 +21,14 @@ from torchport.capture.repairs.repair import capture_repair
 from torchport.errors import FixedDimensionError
 from torchport.torch_compat.error_texts import says
 from torchport.torch_compat.parts import patched
-from torchport.torch_compat.tracing import tree_map
+from torchport.torch_compat.tracing import tree_leaves, tree_map
 
 # Sizes that go through a tensor of one number: `torch.div(n, 2, rounding_mode="floor")`, `torch.tensor(n).sqrt()`.
 #
 # What comes out of a tensor is a value to torch.export, not a size. In this mode a tensor that was made of sizes
 # remembers what it stands for, arithmetic on such tensors is done on the sizes as well, and wherever a number is wanted
-# the size is given instead. It is part of the repair in `symbolic_sizes.py`.
+# the size is given instead. A tensor of several sizes, `torch.tensor([[h, w], [h // 2, w // 2]])` of levels say, stands
+# for an array of them, which NumPy indexes and computes with as torch does.
 
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -43,6 +45,8 @@ class SizedTensors(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name in ("__get__", "__set__"):  # an attribute, x.shape say
             return func(*args, **kwargs)
+        if self._is_table(name, args):
+            return self._tabled(func, name, args, kwargs)
         sizes_args, sizes_kwargs = self._sizes(args), self._sizes(kwargs)
         if not _has(_SYMBOLIC, (sizes_args, sizes_kwargs)):
             return func(*args, **kwargs)
@@ -60,9 +64,45 @@ class SizedTensors(TorchFunctionMode):
         """`given` with the size in the place of each tensor that stands for one."""
         return tree_map(self._size, given)
 
+    def _is_table(self, name: str, args: tuple[Any, ...]) -> bool:
+        """Check that a call makes a tensor of several sizes, or takes one."""
+        if name in _MAKERS:
+            return bool(args) and isinstance(args[0], (list, tuple)) and _has(_SYMBOLIC, self._sizes(args[0]))
+        known = [self._of(leaf) for leaf in tree_leaves(args)]
+        return any(isinstance(one, np.ndarray) or (name in _JOINS and one is not None) for one in known)
+
+    def _tabled(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a function on tensors of sizes; what it gives stands for sizes too, where that is known."""
+        if name in _MAKERS:
+            table = np.array(self._sizes(args[0]), dtype=object)
+            numbers = [torch.scalar_tensor(n, dtype=kwargs.get("dtype") or _dtype(n)) for n in table.flat]
+            return self._remembered(torch.stack(numbers).reshape(table.shape), table)
+        plain = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        rule = _table_rule(name) if all(self._of(t) is not None for t in plain) else None
+        if rule is None:
+            return func(*args, **kwargs)
+        table = rule(*tree_map(self._table, args), **_meant(tree_map(self._table, kwargs)))
+        return table.tolist() if name in ("tolist", "numpy") else self._remembered(func(*args, **kwargs), table)
+
+    def _of(self, leaf: Any) -> Any:
+        return self._known.get(leaf) if isinstance(leaf, torch.Tensor) else None
+
+    def _table(self, given: Any) -> Any:
+        known = self._of(given)
+        return given if known is None else np.asarray(known, dtype=object)
+
+    def _remembered(self, result: Any, table: Any) -> Any:
+        if isinstance(result, torch.Tensor):
+            self._known[result] = table.item() if isinstance(table, np.ndarray) and not table.ndim else table
+        else:
+            for part, sizes in zip(result, table, strict=True):
+                self._remembered(part, sizes)
+        return result
+
     def _size(self, given: Any) -> Any:
         if isinstance(given, torch.Tensor):
-            return self._known.get(given, given)
+            known = self._known.get(given, given)
+            return given if isinstance(known, np.ndarray) else known
         if isinstance(given, slice):
             return slice(*map(self._size, (given.start, given.stop, given.step)))
         return given
@@ -84,7 +124,7 @@ def _written_to(args: tuple[Any, ...], sizes: tuple[Any, ...]) -> tuple[Any, ...
 
 
 def _meant(kwargs: dict[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in kwargs.items() if k == "rounding_mode"}
+    return {k: v for k, v in kwargs.items() if k in ("rounding_mode", "dim", "keepdim", "index")}
 
 
 def _dtype(size: Any) -> torch.dtype:
@@ -141,8 +181,47 @@ _RULES: dict[str, Callable[..., Any]] = {
 }
 
 
+_MAKERS = ("tensor", "as_tensor")
+_JOINS = ("stack", "cat", "concat")  # torch makes a tensor of a list of sizes by stacking
+
+
 def _rule(name: str) -> Callable[..., Any] | None:
     return _RULES.get(name)
+
+
+def _table_rule(name: str) -> Callable[..., Any] | None:
+    """What a function of tensors does to arrays of sizes; None if that is not known."""
+    if name in _TABLE_RULES:
+        return _TABLE_RULES[name]
+    rule = None if name in _MAKERS or name in _NUMBERS else _rule(name)
+    return None if rule is None else np.vectorize(rule, otypes=[object], excluded=["rounding_mode"])
+
+
+def _along(reduce: Callable[..., Any]) -> Callable[..., Any]:
+    """A reduction of NumPy with the axis as torch gives it."""
+    return lambda table, dim=None, keepdim=False: np.asarray(reduce(table, axis=dim, keepdims=keepdim), dtype=object)
+
+
+def _shaped(table: Any, *shape: Any) -> Any:
+    return table.reshape(*shape)
+
+
+_TABLE_RULES: dict[str, Callable[..., Any]] = {
+    **dict.fromkeys(("tolist", "numpy", "clone", "detach", "cpu", "contiguous", "to"), lambda table, *_: table),
+    **dict.fromkeys(("long", "int"), np.vectorize(_whole, otypes=[object])),
+    "__getitem__": lambda table, index: np.asarray(table[index], dtype=object),
+    "select": lambda table, dim, index: np.asarray(table.take(index, axis=dim), dtype=object),
+    "unbind": lambda table, dim=0: list(np.moveaxis(table, dim, 0)),
+    **dict.fromkeys(("reshape", "view"), _shaped),
+    "flatten": lambda table: table.reshape(-1),
+    "flip": lambda table, *dims: np.flip(table, tuple(tree_leaves(dims))),
+    "sum": _along(np.sum),
+    "prod": _along(np.prod),
+    "cumsum": lambda table, dim: np.cumsum(table, axis=dim),
+    **dict.fromkeys(_JOINS, lambda tables, dim=0: np.concatenate(tables, axis=dim)),
+    "stack": lambda tables, dim=0: np.stack(tables, axis=dim),
+    "new_zeros": lambda table, *shape: np.zeros(tuple(tree_leaves(shape)), dtype=object),
+}
 
 
 # Sizes that are turned into numbers: `int(n * 0.5)`, `math.sqrt(n)`, `torch.div(n, 2, rounding_mode="floor")`.
@@ -168,7 +247,7 @@ _captures = itertools.count()
 
 def _needs_symbolic_sizes(error: Exception) -> bool:
     return isinstance(error, FixedDimensionError) or says(
-        error, "data-dependent", "size in divmod", "size as array", "size as key"
+        error, "data-dependent", "size in divmod", "size as array", "size as key", "symbolic place"
     )
 
 
@@ -286,9 +365,33 @@ _BUILTINS: dict[str, Any] = {
     "max": _extreme(max, torch.sym_max),
 }
 _FUNCTION_KINDS = (types.BuiltinFunctionType,)
+
+
+def _by_tensor(name: str) -> Callable[..., Any]:
+    """A function of `math` that torch has for tensors only. The number is one that only the running model knows."""
+    return _either(getattr(math, name), lambda size: _computed(name, size).item())
+
+
+def _computed(name: str, size: Any) -> torch.Tensor:
+    value: torch.Tensor = getattr(torch.scalar_tensor(size, dtype=torch.float64), name)()
+    if name not in ("log2", "log10"):
+        return value
+    near = value.round()  # ONNX divides two logarithms, and that of 1000 and 10 gives less than 3
+    return torch.where((value - near).abs() < 1e-11, near, value)
+
+
+def _logarithm(size: Any, base: Any = math.e) -> Any:
+    natural = _by_tensor("log")
+    return natural(size) if base == math.e else natural(size) / natural(base)
+
+
 _MATH: dict[Any, Callable[..., Any]] = {
     math.sqrt: _either(math.sqrt, torch.sym_sqrt),
     math.isqrt: _either(math.isqrt, lambda size: torch.sym_int(torch.sym_sqrt(size))),
     math.trunc: _either(math.trunc, torch.sym_int),
     math.pow: _either(math.pow, lambda base, power: torch.sym_float(base) ** power),
+    math.log: _either(math.log, _logarithm),
+    **{
+        getattr(math, name): _by_tensor(name) for name in ("log2", "log10", "log1p", "exp", "sin", "cos", "tan", "tanh")
+    },
 }
