@@ -138,3 +138,14 @@ def test_histogram() -> None:
 
 def test_reductions_of_a_single_number() -> None:
     check(lambda x: x.amax(0) + x.amin(-1) * x.prod(0), (torch.randn(()),))
+
+
+def test_sums_and_orders_of_truths() -> None:
+    def truths(a: torch.Tensor, b: torch.Tensor) -> list[torch.Tensor]:
+        c = a.clone()
+        c += b
+        both = [a + b, a + True, (a + b[:1]).sum(), torch.add(a, b, alpha=False), sum([a, b]), c]
+        return [*both, a.sort().values, torch.sort(a, descending=True).values]  # type: ignore[list-item]
+
+    calls = [(torch.rand(n) > 0.5, torch.rand(n) > 0.5) for n in (4, 7)]
+    check(truths, *calls, dynamic={"a": {0: "n"}, "b": {0: "n"}})

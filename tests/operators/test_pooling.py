@@ -50,6 +50,17 @@ def test_adaptive_avg_pool3d() -> None:
     check(lambda x: functional.adaptive_avg_pool3d(x, (2, 3, 2)), *calls, dynamic={"x": {2: "d", 3: "h"}})
 
 
+def test_fractional_pooling_takes_the_first_samples_where_more_are_given_than_pictures() -> None:
+    plane, volume = torch.rand(2, 4, 2), torch.rand(3, 4, 3)
+
+    def pools(x: torch.Tensor) -> list[torch.Tensor]:
+        flat = functional.fractional_max_pool2d(x[:, 0], 2, output_size=(3, 2), _random_samples=plane)
+        whole = functional.fractional_max_pool3d(x, 2, output_size=(2, 4, 4), _random_samples=volume)
+        return [flat, whole, functional.fractional_max_pool3d(x[None], 2, output_size=2, _random_samples=volume)]
+
+    check(pools, (torch.randn(4, 5, 6, 7),))
+
+
 WAYS = [*itertools.product((2, 3), (0, 1), (False, True))]
 
 

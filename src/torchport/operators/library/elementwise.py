@@ -1,4 +1,4 @@
-"""Elementwise operators: floating-point parts, expm1, log1p, logaddexp, log_sigmoid, shifts."""
+"""Elementwise operators: floating-point parts, expm1, log1p, logaddexp, log_sigmoid, shifts, sums of truths."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from onnxscript import opset18
 from torch import Tensor
 
+from torchport.operators.composition import only_where
 from torchport.operators.library.special_float64 import (
     as_tensor,
     floating,
@@ -317,3 +318,21 @@ def atan2(self: Any, other: Any) -> Any:
     left = torch.where(x == 0, 1 / x, x) < 0
     slope = torch.atan(y / torch.where((x == 0) & (y == 0), torch.ones_like(x), x))
     return torch.where(left, torch.where(below, slope - math.pi, slope + math.pi), slope)
+
+
+# aten::add of truths
+#
+#     a + b = a or b
+#
+# ONNX's Add takes numbers only, and torch's translation does not look at the type.
+
+
+def _are_truths(self: Any, other: Any, alpha: Any = 1) -> bool:
+    return self.dtype is torch.bool and (isinstance(other, bool) or getattr(other, "dtype", None) is torch.bool)
+
+
+@composes("aten::add.Tensor", "aten::add.Scalar")
+@only_where(_are_truths)
+def add_truths(self: Any, other: Any, alpha: Any = 1) -> Any:
+    other = other if isinstance(other, Tensor) else torch.full((), other, dtype=torch.bool, device=self.device)
+    return torch.logical_or(self, other if alpha else torch.zeros_like(other))

@@ -197,7 +197,8 @@ composes("aten::adaptive_avg_pool3d.default", "aten::_adaptive_avg_pool3d.defaul
 #
 #     window o of m, each of k, begins at floor((o + u) a) - floor(u a), a = (n - k) / (m - 1); the last one at n - k
 #
-# with a sample u of each picture, channel and axis, so that each has its own windows.
+# with a sample u of each picture, channel and axis, so that each has its own windows. More samples than pictures may be
+# given; the first ones count.
 #
 # Source of truth: ATen's native/FractionalMaxPool2d.cpp and FractionalMaxPool3d.cpp.
 
@@ -211,7 +212,7 @@ def fractional_max_pool(axes: int) -> Callable[..., Any]:
         sizes, counts, window = list(x.shape[-axes:]), _counts(output_size, axes), _counts(kernel_size, axes)
         place = torch.zeros((1,) * (2 + 2 * axes), dtype=torch.int64, device=x.device)
         for axis, (size, count, length) in enumerate(zip(sizes, counts, window, strict=True)):
-            sample = random_samples[..., axis if axes == 3 else axes - 1 - axis].to(x.dtype)
+            sample = random_samples[: x.shape[0], :, axis if axes == 3 else axes - 1 - axis].to(x.dtype)
             starts = _fractions(sample, size, count, length)  # picture, channel, window
             inner = torch.arange(length, device=x.device)
             spread = [*starts.shape[:2], *(count if a == axis else 1 for a in range(axes))]

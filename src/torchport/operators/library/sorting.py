@@ -8,6 +8,7 @@ import onnx_ir as ir
 import torch
 from onnxscript import opset18
 
+from torchport.operators.composition import only_where
 from torchport.operators.registration import composes, translates
 
 # aten::kthvalue, aten::median, aten::nanmedian, aten::mode
@@ -206,6 +207,13 @@ def sort_stable(self: Any, stable: bool | None = None, dim: int = -1, descending
         return op.TopK(self, size, axis=axis, largest=int(descending), sorted=1)
     values, places = op.TopK(op.Cast(self, to=ir.DataType.INT32), size, axis=axis, largest=int(descending), sorted=1)
     return op.Cast(values, to=ir.DataType.BOOL), places
+
+
+@composes("aten::sort.default")
+@only_where(lambda self, *_, **__: self.dtype is torch.bool)
+def sort_truths(self: Any, dim: int = -1, descending: bool = False) -> Any:
+    """Torch's translation of the unstable sort hands truths to TopK, which takes numbers only."""
+    return torch.sort(self, stable=True, dim=dim, descending=descending)
 
 
 # aten::unique_consecutive
