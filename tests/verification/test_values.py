@@ -60,6 +60,13 @@ def test_indices_stay_below_the_size_they_index() -> None:
     assert drawn(edges, "resampled", size=3, below=("n",)).max() <= 2
 
 
+def test_lengths_that_another_input_depends_on_are_kept_within_the_size() -> None:
+    given = ProofInput("lengths", np.array([5, 2, 4]), counts="steps")
+    for steps, want in ((7, [5, 2, 4]), (3, [3, 2, 3])):
+        spec = CaseSpec("other size", "kept", 1, {"steps": steps})
+        assert sample(given, spec).tolist() == want
+
+
 @pytest.mark.parametrize("one_hot", [False, True])
 def test_distributions_add_up_to_one(one_hot: bool) -> None:
     example = np.eye(4)[[1, 0, 2]] if one_hot else RNG.dirichlet(np.ones(4), 3)

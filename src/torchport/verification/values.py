@@ -148,7 +148,9 @@ def sample(given: ProofInput, spec: CaseSpec) -> Array:
     if spec.values == "padded" and given.is_mask:
         return _padded(example, shape)
     if given.counts in spec.sizes:
-        return _sample_lengths(example, shape, rng, spec.sizes[given.counts])
+        steps = spec.sizes[given.counts]
+        own = spec.values in ("kept", "resampled")  # they may be tied to another input: their sum is its size, say
+        return np.minimum(resampled(example, shape), steps) if own else _sample_lengths(example, shape, rng, steps)
     if spec.values == "structured" and given.structure is not None:
         return given.structure(shape, rng).astype(example.dtype)
     if example.dtype.kind in "biu":
