@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo check test lint pytest test-torch test-parts golden bench-export bench-zoo bench-libraries bench-operators bench-graph bench-rewrite bench-compare fuzz clean
+.PHONY: demo check test lint pytest test-torch test-parts golden bench-export bench-zoo bench-libraries bench-operators bench-databases bench-graph bench-rewrite bench-compare fuzz clean
 
 demo: .venv/installed
 	$(BIN)/torchport export examples/01_first_export/model.py:Net --dynamic image:0=batch -o examples/01_first_export/model.onnx
@@ -50,6 +50,11 @@ bench-libraries: .venv-libraries/installed
 # PyTorch's operator database beside torch.onnx.export: an hour or two at first, then only what is missing.
 bench-operators: .venv/installed
 	$(BIN)/python benchmarks/operators/run.py
+
+# PyTorch's modules and export examples, and onnx-diagnostic's cases: half an hour at first, then only what is missing.
+bench-databases: .venv/installed
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -r benchmarks/requirements-databases-alone.txt
+	$(BIN)/python benchmarks/databases/run.py
 
 # What the route `rewrite` costs a model that does not need it.
 bench-rewrite: .venv/installed

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from cases import Call, Case
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -23,7 +24,6 @@ class Sample(torch.nn.Module):
         leaves, self._spec = pytree.tree_flatten((args, kwargs))
         self._rest = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
         self._places = [n for n, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
-        self.inputs = tuple(leaf.detach().clone() for leaf in leaves if isinstance(leaf, torch.Tensor))
 
     def forward(self, *tensors: torch.Tensor) -> Any:
         leaves = list(self._rest)
@@ -32,18 +32,13 @@ class Sample(torch.nn.Module):
         args, kwargs = pytree.tree_unflatten(leaves, self._spec)
         return self._operator(*args, **kwargs)
 
-    def answer(self) -> list[torch.Tensor]:
-        with torch.no_grad():
-            given = self(*(t.clone() for t in self.inputs))
-        return [torch.as_tensor(leaf) for leaf in pytree.tree_leaves(given) if leaf is not None]
-
 
 def names() -> list[str]:
     """Every entry for float32 that is deterministic; in the database's order."""
     return [name for name, entry in _entries().items() if _is_deterministic(entry)]
 
 
-def samples(name: str) -> list[Sample]:
+def find(name: str) -> list[Case]:
     return list(_samples(_entries()[name]))
 
 
@@ -58,10 +53,11 @@ def _entries() -> dict[str, Any]:
     return entries
 
 
-def _samples(entry: Any) -> Iterator[Sample]:
+def _samples(entry: Any) -> Iterator[Case]:
     torch.manual_seed(0)
     for given in itertools.islice(entry.sample_inputs("cpu", torch.float32, requires_grad=False), SAMPLES):
-        yield Sample(entry.op, (given.input, *given.args), given.kwargs)
+        call = Call((given.input, *given.args), given.kwargs)
+        yield Case(Sample(entry.op, call.args, call.kwargs), Call(tuple(t.detach().clone() for t in call.tensors())))
 
 
 class _Draws(TorchDispatchMode):
@@ -82,5 +78,5 @@ def _is_deterministic(entry: Any) -> bool:
     draws = _Draws()
     for sample in _samples(entry):
         with draws, contextlib.suppress(RuntimeError, NotImplementedError):  # it counts all the same
-            sample.answer()
+            sample.answer(sample.example)
     return not draws.seen
