@@ -32,7 +32,7 @@ torch.library.register_fake("torchport_tests::scaled_sum", lambda a, b, *_: torc
 @pytest.fixture(autouse=True)
 def forgotten() -> Iterator[None]:
     yield
-    for name in ("aten::asinh", "torchport_tests::scaled_sum"):
+    for name in ("aten::asinh", "aten::gelu", "aten::hardswish", "torchport_tests::scaled_sum"):
         forget(name)
 
 
@@ -44,6 +44,15 @@ class Asinh(nn.Module):
 class ScaledSum(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.ops.torchport_tests.scaled_sum(x, x.cos(), 2.0, [1])
+
+
+class Activation(nn.Module):
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(x)
 
 
 def exported(model: nn.Module, route: str, **options: Any) -> tp.Exported:
@@ -68,6 +77,31 @@ def test_a_symbolic_is_taken_on_every_route(route: str, opset: int) -> None:
     assert given.opset == opset
     assert "Asinh" in operators(given)
     assert given.proof.passed
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_a_symbolic_comes_before_torchs_own_of_a_later_opset(route: str) -> None:
+    @tp.symbolic("aten::hardswish", since=9)
+    def hardswish(g, x):
+        three, six = (g.op("Constant", value_t=torch.tensor(n)) for n in (3.0, 6.0))
+        gate = g.op("Clip", g.op("Add", x, three), g.op("Constant", value_t=torch.tensor(0.0)), six)
+        return g.op("Div", g.op("Mul", x, gate), six)
+
+    given = exported(Activation(nn.functional.hardswish), route, opset=18)
+    assert "Div" in operators(given)
+    assert "HardSwish" not in operators(given)
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_a_symbolic_of_an_operator_with_an_overload_that_writes_to_a_tensor(route: str) -> None:
+    @tp.symbolic("aten::gelu", since=9)
+    def gelu(g, x, approximate):
+        half, one, root = (g.op("Constant", value_t=torch.tensor(n)) for n in (0.5, 1.0, 2.0**0.5))
+        return g.op("Mul", g.op("Mul", half, x), g.op("Add", one, g.op("Erf", g.op("Div", x, root))))
+
+    given = exported(Activation(nn.functional.gelu), route, opset=20)
+    assert "Erf" in operators(given)
+    assert "Gelu" not in operators(given)
 
 
 @pytest.mark.parametrize("route", ROUTES)
@@ -228,7 +262,43 @@ def test_an_autograd_functions_symbolic_is_honored_on_the_modern_route() -> None
     assert "autograd functions translated by their symbolic" in given.attempts[-1].repairs
     x = torch.randn(7, 4)
     torch.testing.assert_close(tp.session(given.model)(x), Model()(x))
-    assert "apply" not in vars(Weighted)
+    assert Weighted.forward(None, 1.0, 2.0) == 5.0
+
+
+weighted = Weighted.apply
+
+
+class Aliased(nn.Module):
+    """The notes' form: ``my_add = MyAddFunction.apply`` in a module, and on the model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weighted = Weighted.apply
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return weighted(x, x.sin()) * self.weighted(x, x, 2.0)
+
+
+def test_the_symbolic_of_a_function_that_was_bound_to_a_name_before_is_honored() -> None:
+    given = exported(Aliased(), "export")
+    assert operators(given).count("Sum") == 2
+    x = torch.randn(7, 4)
+    torch.testing.assert_close(tp.session(given.model)(x), Aliased()(x))
+
+
+def test_a_wrong_symbolic_of_a_function_that_was_bound_to_a_name_before_is_refused() -> None:
+    class Wrong(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, a, b):
+            return 3 * a + b
+
+        @staticmethod
+        def symbolic(g, a, b):
+            return g.op("Add", a, b)
+
+    call = Wrong.apply
+    with pytest.raises(tp.ProofError):
+        tp.export(lambda x: call(x, x), (torch.randn(3, 4),), route="export")
 
 
 class Custom(nn.Module):

@@ -54,14 +54,11 @@ class Calls:
         self._recorded, self.needed = {}, False
         recorded = self._recorded
 
-        def recording(function: Function, plain: Callable[..., Any]) -> Callable[..., Any]:
-            def apply(*arguments: Any) -> Any:
-                recorded.setdefault(function, []).append([_kept(a) for a in arguments])
-                return plain(*arguments)
+        def keep(function: Function, arguments: Sequence[Any]) -> Any:
+            recorded.setdefault(function, []).append([_kept(a) for a in arguments])
+            return NotImplemented
 
-            return apply
-
-        with _replaced(recording), contextlib.suppress(Exception):  # calls that are not recorded run on random numbers
+        with _replaced(keep), contextlib.suppress(Exception):  # calls that are not recorded run on random numbers
             run()
 
     def started(self) -> None:
@@ -112,45 +109,75 @@ def as_operators(calls: Calls) -> Iterator[list[str]]:
     """
     used: list[str] = []
     calls.started()
-    with _replaced(lambda function, plain: _operator_call(function, plain, used, calls)):
+
+    def call(function: Function, arguments: Sequence[Any]) -> Any:
+        if not torch.compiler.is_exporting():
+            return NotImplemented
+        used[:] = [USED]
+        return _called(function, arguments, calls.examples(function, arguments))
+
+    with _replaced(call):
         yield used
 
 
+_plain: list[Function] = []  # functions whose own forward is wanted
+
+
 @contextlib.contextmanager
-def _replaced(replacement: Callable[[Function, Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
-    """Replace the `apply` of every such function, for a while."""
+def _replaced(call: Callable[[Function, Sequence[Any]], Any]) -> Iterator[None]:
+    """Replace the forward of every such function by `call`, for a while. Where that gives NotImplemented, its own runs.
+
+    An `apply` may have been bound to a name before, ``my_add = MyAdd.apply``; it looks the forward up at each call.
+    """
     # The plain ones first: a class would inherit what its base was given
-    own = {function: function.apply for function in _with_symbolic(torch.autograd.Function)}
-    for function, plain in own.items():
-        function.apply = replacement(function, plain)  # type: ignore[method-assign]
+    own = {function: (function.forward, vars(function).get("forward")) for function in _with_symbolic()}
+    for function, (forward, _) in own.items():
+        function.forward = staticmethod(_forward(function, forward, call))  # type: ignore[method-assign]
     try:
         yield
     finally:
-        for function in own:
-            del function.apply
+        for function, (_, defined) in own.items():
+            if defined is None:
+                del function.forward
+            else:
+                function.forward = defined  # type: ignore[method-assign]
 
 
-def _with_symbolic(base: Function) -> Iterator[Function]:
-    """Classes of the user's with a symbolic; a class that has an `apply` of its own is left alone."""
+def _with_symbolic(base: Function = torch.autograd.Function) -> Iterator[Function]:
+    """Classes of the user's with a symbolic."""
     for found in base.__subclasses__():
-        if hasattr(found, "symbolic") and "apply" not in vars(found) and not found.__module__.startswith("torch."):
+        if hasattr(found, "symbolic") and not found.__module__.startswith("torch."):
             yield found
         yield from _with_symbolic(found)
 
 
-def _operator_call(function: Function, plain: Callable[..., Any], used: list[str], calls: Calls) -> Callable[..., Any]:
+def _forward(
+    function: Function, own: Callable[..., Any], call: Callable[[Function, Sequence[Any]], Any]
+) -> Callable[..., Any]:
+    has_context = function.setup_context is torch.autograd.Function.setup_context
+
+    def forward(*given: Any) -> Any:
+        answer = NotImplemented if function in _plain else call(function, given[1:] if has_context else given)
+        return own(*given) if answer is NotImplemented else answer
+
+    return forward
+
+
+def _applied(function: Function) -> Callable[..., Any]:
+    """Return the function's `apply`, with its own forward."""
+
     def apply(*arguments: Any) -> Any:
-        if not torch.compiler.is_exporting():
-            return plain(*arguments)
-        used[:] = [USED]
-        return _called(function, plain, arguments, calls.examples(function, arguments))
+        _plain.append(function)
+        try:
+            return function.apply(*arguments)
+        finally:
+            _plain.remove(function)
 
     return apply
 
 
-def _called(
-    function: Function, plain: Callable[..., Any], arguments: Sequence[Any], examples: Callable[[], list[Any]]
-) -> Any:
+def _called(function: Function, arguments: Sequence[Any], examples: Callable[[], list[Any]]) -> Any:
+    plain = _applied(function)
     places = [n for n, a in enumerate(arguments) if isinstance(a, torch.Tensor)]
     tensors = [arguments[n] for n in places]
     rest = [None if n in places else a for n, a in enumerate(arguments)]

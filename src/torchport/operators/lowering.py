@@ -21,7 +21,6 @@ from onnxscript import version_converter
 from torchport.errors import CaptureError, first_line
 from torchport.operators import definition, symbolic
 from torchport.operators.definition import Operator
-from torchport.operators.symbolic import _registered
 from torchport.torch_compat import registries
 
 Identifier = tuple[str, str, str]
@@ -286,22 +285,18 @@ def _expanded(op: Operator, function: onnxscript.OnnxFunction[..., Any], given: 
 @contextlib.contextmanager
 def torchscript_symbolics(opset: int) -> Iterator[None]:
     """Ours registered with torch, for the time of an export by TorchScript."""
-    from torchport.operators import (
-        definition,
-        lowering,  # lowerings are built with what is in this file
-    )
-
-    defined = {n: {7: f} for n, op in definition.defined().items() if (f := lowering.for_torchscript(op)) is not None}
-    known = {**defined, **_registered}
-    given = {n: v for n, v in known.items() if any(s <= opset for s in v)}
-    for name, versions in given.items():
-        since = max(s for s in versions if s <= opset)
-        _torchscript().register_custom_op_symbolic(name, versions[since], since)
+    defined = {n: f for n, op in definition.defined().items() if (f := for_torchscript(op)) is not None}
+    given = {**defined, **symbolic.functions(opset)}
+    before = {name: versions.get(opset) for name, versions in registries.custom_symbolics().items()}
+    for name, function in given.items():  # for this very opset: torch may have one of its own since a later one
+        _torchscript().register_custom_op_symbolic(name, function, opset)
     try:
         yield
     finally:
-        for name, versions in given.items():
-            _torchscript().unregister_custom_op_symbolic(name, max(s for s in versions if s <= opset))
+        for name in given:
+            _torchscript().unregister_custom_op_symbolic(name, opset)
+            if before.get(name) is not None:
+                _torchscript().register_custom_op_symbolic(name, before[name], opset)
 
 
 def _torchscript() -> Any:

@@ -113,10 +113,16 @@ def by_arguments(operator: Any, function: Callable[[list[Any]], Any]) -> Callabl
 def with_parameters(
     function: Callable[..., Any], names: list[str], defaults: dict[str, Any] | None = None
 ) -> Callable[..., Any]:
-    """A translation that takes anything, said to take these: torch's exporter reads its signature."""
-    empty = inspect.Parameter.empty
+    """A translation that takes anything, said to take these: torch's exporter reads its signature.
+
+    Behind an argument with a default each has one: `out=` of an overload that writes to a tensor has none of its own.
+    """
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    parameters = [inspect.Parameter(n, kind, default=(defaults or {}).get(n, empty)) for n in names]
+    parameters: list[inspect.Parameter] = []
+    missing: Any = inspect.Parameter.empty
+    for name in names:
+        missing = None if name in (defaults or {}) else missing
+        parameters.append(inspect.Parameter(name, kind, default=(defaults or {}).get(name, missing)))
     function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return function
 
