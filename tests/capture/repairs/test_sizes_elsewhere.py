@@ -33,6 +33,9 @@ def half(n):
 
 def split(n):
     return divmod(n, 3)
+
+def count(x):
+    return len(x)
 """
 
 
@@ -52,6 +55,8 @@ class Calls(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         n = x.shape[1]
+        if self.kind == "length":
+            return x.new_ones(self.library.count(x), self.library.count(x[0]), 1) * x
         if self.kind == "int":
             rows, length, width = self.library.shape_of(x)
             return x.reshape(rows * length, width) * 2
@@ -65,7 +70,7 @@ class Calls(nn.Module):
         return x[:, : int(torch.tensor(n // 2).detach().cpu().numpy())]
 
 
-@pytest.mark.parametrize("kind", ["int", "cache", "dict", "divmod", "array"])
+@pytest.mark.parametrize("kind", ["int", "length", "cache", "dict", "divmod", "array"])
 def test_sizes_stay_symbolic_in_any_package(library: Any, kind: str) -> None:
     model = Calls(library, kind)
     exported = tp.export(model, (torch.randn(2, 8, 3),), dynamic={"x": {0: "batch", 1: "n"}}, route="export")

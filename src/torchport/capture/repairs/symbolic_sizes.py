@@ -357,10 +357,15 @@ def _divmod(value: Any, divisor: Any) -> tuple[Any, Any]:
     return (value // divisor, value % divisor) if symbolic else divmod(value, divisor)
 
 
+def _len(given: Any) -> Any:
+    return given.shape[0] if isinstance(given, torch.Tensor) and given.dim() else len(given)
+
+
 _BUILTINS: dict[str, Any] = {
     "int": _Int,
     "float": _Float,
     "divmod": _divmod,
+    "len": _len,
     "min": _extreme(min, torch.sym_min),
     "max": _extreme(max, torch.sym_max),
 }
