@@ -83,6 +83,24 @@ def test_sizes_pytorch_refuses_are_noted_and_others_found() -> None:
     assert any("multiple of 4" in str(f) for f in proof.findings)
 
 
+@pytest.mark.parametrize(("size", "step"), [(64, 32), (48, 24), (32, 32)])
+def test_a_model_that_takes_multiples_only_is_proven_at_multiples(size: int, step: int) -> None:
+    def halved_often(arrays: Sequence[Array]) -> list[Array]:
+        if len(arrays[0]) % step:
+            raise ValueError(f"no multiple of {step}")
+        return [arrays[0] * 2]
+
+    x = ProofInput("x", np.linspace(-1, 1, size, dtype=np.float32), {0: Dim("depth")})
+    checked = verifier(halved_often, x)
+    proof = checked.verify(candidate(lambda x: x * 2))
+    assert proof.passed
+    sizes = {c.sizes["depth"] for c in proof.cases}
+    assert sizes >= {size, size + step, size + 3 * step}
+    assert all(s % step == 0 for s in sizes)
+    assert checked.dimensions[0].step == step
+    assert f"it runs at multiples of {step}" in str(proof.findings[0])
+
+
 def test_dimensions_that_only_move_together_are_moved_together() -> None:
     def add(arrays: Sequence[Array]) -> list[Array]:
         if arrays[0].shape != arrays[1].shape:

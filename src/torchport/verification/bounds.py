@@ -77,6 +77,32 @@ def _probes(size: int, low: int, step: int) -> Iterator[int]:
     return (n for n in dict.fromkeys(wanted) if n != size and n >= max(low, step))
 
 
+def smallest_step(size: int, accepts: Works) -> int:
+    """Return the smallest divisor of a size by which a model lets it grow or shrink; 0 if there is none.
+
+    A network that halves its input five times takes multiples of 32: from 64 that is found by 96 and 80.
+    """
+
+    def moves(step: int) -> bool:
+        return accepts(size + step) or (step < size and accepts(size - step))
+
+    step = size
+    for factor in (2, 3, 5, 7):
+        while step % factor == 0 and step > factor and moves(step // factor):
+            step //= factor
+    return step if step < size or moves(size) else 0
+
+
+def multiples(dim: Dim, size: int, step: int) -> dict[str, list[int]]:
+    """Return the sizes to try by role, for a dimension that moves in steps: one step, its neighbors, some farther."""
+    roles = {
+        "smallest": [step],
+        "neighbor": [size + step, size - step],
+        "prime": [size + 3 * step, size - 2 * step, size + 2 * step],
+    }
+    return {role: [n for n in sizes if n >= 1 and n != size and dim.allows(n)] for role, sizes in roles.items()}
+
+
 def as_dims(dims: Mapping[int, Dim], bounds: Mapping[str, Bound]) -> dict[int, Dim]:
     """Return the axes of an input with their dimensions bounded; multiples become a factor, ``8*height``."""
     return {axis: _bounded(dim, bounds[dim.root]) if dim.root in bounds else dim for axis, dim in dims.items()}

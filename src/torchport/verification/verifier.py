@@ -18,8 +18,9 @@ from torchport.errors import EngineError, RandomModelError
 from torchport.numerics.check import check_output
 from torchport.numerics.streaming import pieces
 from torchport.numerics.tolerance import Requested, flat_parts, tolerance
-from torchport.results import Case, Finding, OutputCheck, Proof, Verdict
+from torchport.results import Case, Dim, Finding, OutputCheck, Proof, Verdict
 from torchport.tensors import Array
+from torchport.verification.bounds import multiples, smallest_step
 from torchport.verification.cases import (
     Budget,
     branch_cases,
@@ -68,17 +69,22 @@ class Refusal:
 
 @dataclasses.dataclass(frozen=True)
 class DimensionReport:
-    """The sizes of one dynamic dimension that the PyTorch model accepted and refused."""
+    """The sizes of one dynamic dimension that the PyTorch model accepted and refused, and the step between them."""
 
     name: str
     accepted: tuple[int, ...]
     refused: tuple[int, ...]
     message: str = ""
+    step: int = 1
 
     @property
     def refused_sizes(self) -> str:
         shown = ", ".join(map(str, self.refused[:4]))
         return shown + (", …" if len(self.refused) > 4 else "")
+
+    @property
+    def multiples(self) -> str:
+        return f"; it runs at multiples of {self.step}" if self.step > 1 else ""
 
 
 class Verifier:
@@ -248,7 +254,7 @@ class Verifier:
             [Finding(few)] * self._costly
             + [Finding(f"not tried, too large beside the example: {sizes}") for sizes in self._untried]
             + [
-                Finding(f"{self._called} itself refuses {d.name} = {d.refused_sizes}: {d.message}")
+                Finding(f"{self._called} itself refuses {d.name} = {d.refused_sizes}: {d.message}{d.multiples}")
                 for d in self.dimensions
                 if d.refused
             ]
@@ -288,7 +294,7 @@ class Verifier:
         for name, dim in roots(self._inputs).items():
             close_by = self._heavy and is_batch(name, self._inputs)
             options = size_candidates(dim, sizes[name], list(sizes.values()), heavy=close_by)
-            found[name] = self._accepted_sizes(name, options, sizes)
+            found[name] = self._accepted_sizes(dim, options, sizes)
             specs += [
                 self._at(sizes, {name: size}, f"{name} {shown_role(role, size)}", seed)
                 for seed, (role, size) in enumerate(found[name].items(), start=1)
@@ -303,10 +309,42 @@ class Verifier:
         ]
         return specs + joint + pairs
 
-    def _accepted_sizes(self, name: str, candidates: dict[str, list[int]], sizes: dict[str, int]) -> dict[str, int]:
-        """For each role the first size PyTorch accepts."""
+    def _accepted_sizes(self, dim: Dim, candidates: dict[str, list[int]], sizes: dict[str, int]) -> dict[str, int]:
+        """For each role the first size PyTorch accepts; multiples, where it refuses the sizes close by."""
+        name = dim.root
         accepted: dict[str, int] = {}
         refused: dict[int, str] = {}
+        self._try_sizes(name, candidates, sizes, accepted, refused)
+        moved = accepted.keys() & {"neighbor", "prime"} or not refused or self._costly
+        step = 1 if moved else self._step(dim, sizes)
+        if step > 1:
+            self._try_sizes(name, multiples(dim, sizes[name], step), sizes, accepted, {})
+        message = next(iter(refused.values()), "")
+        self.dimensions.append(DimensionReport(name, tuple(accepted.values()), tuple(refused), message, step))
+        return accepted
+
+    def _step(self, dim: Dim, sizes: dict[str, int]) -> int:
+        """Search the step by which a dimension moves."""
+
+        def accepts(size: int) -> bool:
+            moved = {**sizes, dim.root: size}
+            return (
+                dim.allows(size)
+                and self._affordable(moved)
+                and not self._refused_at(sizes, dim.root, size, f"{dim.root} {size}", seed=1)
+            )
+
+        return smallest_step(sizes[dim.root], accepts)
+
+    def _try_sizes(
+        self,
+        name: str,
+        candidates: dict[str, list[int]],
+        sizes: dict[str, int],
+        accepted: dict[str, int],
+        refused: dict[int, str],
+    ) -> None:
+        """Fill in the first size of each role that PyTorch accepts, and the sizes that it refuses."""
         for role, options in candidates.items():
             if accepted and self._costly:
                 break
@@ -321,9 +359,6 @@ class Verifier:
                 refused[size] = message
                 if len(refused) >= (_MOST_REFUSED_COSTLY if self._costly else _MOST_REFUSED):
                     break
-        message = next(iter(refused.values()), "")
-        self.dimensions.append(DimensionReport(name, tuple(accepted.values()), tuple(refused), message))
-        return accepted
 
     def _refused_at(self, sizes: Mapping[str, int], name: str, size: int, label: str, *, seed: int) -> str:
         """Find values that PyTorch accepts at a size. Returns its error if it refuses all kinds, of the last one."""
