@@ -138,6 +138,125 @@ class TwoLayerLSTM(nn.Module):
         return self.head(self.lstm(x)[0][:, -1])
 
 
+class ConvBlock(nn.Sequential):
+    def __init__(self, i: int, o: int, kernel: int = 3, stride: int = 1) -> None:
+        super().__init__(nn.Conv2d(i, o, kernel, stride, kernel // 2, bias=False), nn.BatchNorm2d(o), nn.SiLU())
+
+
+class SplitBlock(nn.Module):
+    """A cross-stage block: half of the channels goes through bottlenecks, and every stage is joined at the end."""
+
+    def __init__(self, i: int, o: int, depth: int) -> None:
+        super().__init__()
+        half = o // 2
+        self.enter = ConvBlock(i, o, 1)
+        self.inner = nn.ModuleList(nn.Sequential(ConvBlock(half, half), ConvBlock(half, half)) for _ in range(depth))
+        self.leave = ConvBlock((2 + depth) * half, o, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        parts = list(self.enter(x).chunk(2, 1))
+        for block in self.inner:
+            parts.append(parts[-1] + block(parts[-1]))
+        return self.leave(torch.cat(parts, 1))
+
+
+class YoloLike(nn.Module):
+    """A detector with three scales: anchors are made of the feature maps' sizes, boxes are decoded in the model."""
+
+    STRIDES = (8, 16, 32)
+    BINS = 16
+
+    def __init__(self, classes: int = 80) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(ConvBlock(3, 16, 3, 2), ConvBlock(16, 32, 3, 2), SplitBlock(32, 32, 1))
+        widths = ((32, 64), (64, 128), (128, 256))
+        self.stages = nn.ModuleList(nn.Sequential(ConvBlock(i, o, 3, 2), SplitBlock(o, o, 2)) for i, o in widths)
+        self.up = nn.Upsample(scale_factor=2, mode="nearest")
+        self.middle, self.top = SplitBlock(256 + 128, 128, 1), SplitBlock(128 + 64, 64, 1)
+        self.boxes = nn.ModuleList(nn.Conv2d(w, 4 * self.BINS, 1) for w in (64, 128, 256))
+        self.classes = nn.ModuleList(nn.Conv2d(w, classes, 1) for w in (64, 128, 256))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.stem(x)
+        small, medium, large = (x := stage(x) for stage in self.stages)
+        medium = self.middle(torch.cat((self.up(large), medium), 1))
+        small = self.top(torch.cat((self.up(medium), small), 1))
+        maps = (small, medium, large)
+        boxes = torch.cat([head(m).flatten(2) for head, m in zip(self.boxes, maps, strict=True)], 2)
+        scores = torch.cat([head(m).flatten(2) for head, m in zip(self.classes, maps, strict=True)], 2)
+        return torch.cat((self._decode(boxes, maps), scores.sigmoid()), 1)
+
+    def _decode(self, boxes: torch.Tensor, maps: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        anchors, strides = zip(*(self._grid(m, s) for m, s in zip(maps, self.STRIDES, strict=True)), strict=True)
+        centers, stride = torch.cat(anchors).t(), torch.cat(strides).t()
+        bins = boxes.view(boxes.shape[0], 4, self.BINS, boxes.shape[2]).softmax(2)
+        sides = (bins * torch.arange(self.BINS, dtype=boxes.dtype).view(1, 1, -1, 1)).sum(2)
+        low, high = centers - sides[:, :2], centers + sides[:, 2:]
+        return torch.cat(((low + high) / 2, high - low), 1) * stride
+
+    def _grid(self, picture: torch.Tensor, stride: int) -> tuple[torch.Tensor, torch.Tensor]:
+        height, width = picture.shape[2:]
+        rows, columns = torch.arange(height) + 0.5, torch.arange(width) + 0.5
+        y, x = torch.meshgrid(rows, columns, indexing="ij")
+        points = torch.stack((x, y), -1).view(-1, 2)
+        return points, torch.full((points.shape[0], 1), float(stride))
+
+
+class UNet(nn.Module):
+    """Down, up, and skips between: odd sizes are padded where they are joined."""
+
+    def __init__(self, widths: tuple[int, ...] = (16, 32, 64, 128)) -> None:
+        super().__init__()
+        pairs = list(zip((3, *widths), widths, strict=False))
+        self.down = nn.ModuleList(nn.Sequential(ConvBlock(i, o), ConvBlock(o, o)) for i, o in pairs)
+        ups = list(zip(widths[::-1], widths[-2::-1], strict=False))
+        self.up = nn.ModuleList(nn.ConvTranspose2d(i, o, 2, 2) for i, o in ups)
+        self.join = nn.ModuleList(nn.Sequential(ConvBlock(2 * o, o), ConvBlock(o, o)) for _, o in ups)
+        self.head = nn.Conv2d(widths[0], 2, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        skips: list[torch.Tensor] = []
+        for block in self.down:
+            x = block(nn.functional.max_pool2d(x, 2) if skips else x)
+            skips.append(x)
+        for up, join, skip in zip(self.up, self.join, skips[-2::-1], strict=True):
+            x = up(x)
+            rows, columns = skip.shape[2] - x.shape[2], skip.shape[3] - x.shape[3]
+            x = nn.functional.pad(x, (columns // 2, columns - columns // 2, rows // 2, rows - rows // 2))
+            x = join(torch.cat((skip, x), 1))
+        return self.head(x)
+
+
+class GraphNet(nn.Module):
+    """Attention along the edges of a graph, summed by node, and a mean over each graph of the batch."""
+
+    def __init__(self, width: int = 64, heads: int = 4, layers: int = 3) -> None:
+        super().__init__()
+        self.heads = heads
+        self.enter = nn.Linear(16, width)
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(layers))
+        self.scores = nn.ParameterList(torch.randn(2, heads, width // heads) * 0.1 for _ in range(layers))
+        self.head = nn.Linear(width, 3)
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor, batch: torch.Tensor) -> torch.Tensor:
+        x = self.enter(x)
+        source, target = edge_index
+        for layer, (a, b) in zip(self.layers, self.scores, strict=True):
+            h = layer(x).view(x.shape[0], self.heads, -1)
+            score = ((h * a).sum(-1)[source] + (h * b).sum(-1)[target]).clamp(-8, 8)
+            weight = nn.functional.leaky_relu(score, 0.2).exp()
+            total = torch.zeros(x.shape[0], self.heads).index_add(0, target, weight)
+            message = h[source] * (weight / (total[target] + 1e-9))[..., None]
+            x = x + torch.relu(torch.zeros_like(h).index_add(0, target, message).flatten(1))
+        places = batch[:, None].expand(-1, x.shape[1])
+        pooled = torch.zeros(8, x.shape[1]).scatter_reduce(0, places, x, "mean", include_self=False)
+        return self.head(pooled)
+
+
+def _graph_inputs() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    return torch.randn(50, 16), torch.randint(0, 50, (2, 180)), torch.arange(50) * 8 // 50
+
+
 def _bert_inputs() -> tuple[torch.Tensor, torch.Tensor]:
     mask = torch.ones(2, 64, dtype=torch.int64)
     mask[1, 48:] = 0
@@ -154,4 +273,15 @@ MODELS = {
         {"input_ids": {0: "batch", 1: "sequence"}, "attention_mask": {0: "batch", 1: "sequence"}},
     ),
     "lstm-2-layer": (TwoLayerLSTM, lambda: (torch.randn(2, 20, 64),), {"x": {0: "batch"}}),
+    "yolo-like": (
+        YoloLike,
+        lambda: (torch.randn(2, 3, 256, 320),),
+        {"x": {0: "batch", 2: "height", 3: "width"}},
+    ),
+    "u-net": (UNet, lambda: (torch.randn(2, 3, 128, 96),), {"x": {0: "batch", 2: "height", 3: "width"}}),
+    "graph-attention": (
+        GraphNet,
+        _graph_inputs,
+        {"x": {0: "nodes"}, "edge_index": {1: "edges"}, "batch": {0: "nodes"}},
+    ),
 }
