@@ -132,3 +132,20 @@ def test_the_angle_of_a_negative_number_is_pi_and_of_its_conjugate_minus_pi() ->
     x = torch.tensor([-1.0, -1.0, 1.0, 1.0, 0.0, 0.0, -3.0, 0.0])
     session = tp.session(tp.export(angles, (y, x), dynamic={"y": {0: "n"}, "x": {0: "n"}}, route="export").model)
     torch.testing.assert_close(torch.as_tensor(session(y, x)), torch.atan2(y, x))
+
+
+class Picked(nn.Module):
+    """Asks a complex tensor for a size that only its values tell."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = torch.view_as_complex(x)
+        kept = z[z.real > 0] * 1j
+        return torch.view_as_real(kept) / (kept.shape[0] + 1)
+
+
+def test_the_size_of_a_complex_tensor_is_that_of_its_parts() -> None:
+    exported = tp.export(Picked(), (torch.randn(5, 2),), dynamic={"x": {0: "n"}})
+    session = tp.session(exported.model)
+    for n in (1, 4, 9):
+        x = torch.randn(n, 2)
+        torch.testing.assert_close(session(x), Picked()(x))

@@ -119,6 +119,8 @@ def _taken_apart(operator: Any, *args: Any, **kwargs: Any) -> Any:
 def _pass_parts_on(module: torch.fx.GraphModule) -> None:
     """Replace the parts of what was joined of parts by those, and drop the joints that nothing needs."""
     graph = module.graph
+    for node in graph.find_nodes(op="call_function", target=aten.sym_size.int):
+        _size_of_parts(node, *node.args)
     for node in list(graph.nodes):
         if node.target is aten.view_as_real.default and node.args[0].target is aten.view_as_complex.default:
             node.replace_all_uses_with(node.args[0].args[0])
@@ -126,6 +128,20 @@ def _pass_parts_on(module: torch.fx.GraphModule) -> None:
             _pass_on(node, *node.args)
     graph.eliminate_dead_code()
     module.recompile()
+
+
+def _size_of_parts(node: torch.fx.Node, of: torch.fx.Node, axis: int) -> None:
+    """Ask the parts for a size of a complex tensor; a branch, or a condition on sizes, may ask for it."""
+    value: Any = of.meta.get("val")
+    if not _has_complex(value):
+        return
+    if of.target is aten.complex.default:
+        node.args = (of.args[0], axis)
+        return
+    with node.graph.inserting_before(node):
+        pair = node.graph.call_function(aten.view_as_real.default, (of,))
+    pair.meta["val"] = aten.view_as_real.default(value)
+    node.args = (pair, axis % value.dim())
 
 
 def _pass_on(node: torch.fx.Node, pair: Any, axis: int, index: int) -> None:
