@@ -23,6 +23,7 @@ ROOT = Path(__file__).parent.parent
 # Files whose tests take more than ten seconds together: `make check` leaves them out, `make test` runs them.
 SLOW = {
     "test_attention",
+    "test_audio_models",
     "test_backend_nodes",
     "test_compare",
     "test_complex_numbers",

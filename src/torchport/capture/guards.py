@@ -135,6 +135,12 @@ def challenges(
     return (*tuple(found.values())[:_MOST], *far.values())
 
 
+def doubtful_lines(guards: Sequence[Guard], symbols: Mapping[str, Dim], example: Mapping[str, int]) -> set[str]:
+    """The lines of all guards that do not hold at some of the sizes that are looked at."""
+    doubted = (g for g in guards if next(_violations(g.expression, symbols, example), None) is not None)
+    return {g.line for g in doubted}
+
+
 def _is_far(expression: str) -> bool:
     """Check that a guard compares with a number so large that no case tries the other side."""
     return any(int(n) > _FARTHEST for n in re.findall(r"(?<!\w)\d+", expression))

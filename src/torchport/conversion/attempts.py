@@ -15,6 +15,7 @@ from torchport.capture.frozen_branches import one_sided, watch_branches
 from torchport.capture.guards import Challenge
 from torchport.capture.origins import is_user_file
 from torchport.capture.repairs.quantized_layers import overflow, quantized
+from torchport.capture.repairs.views import settled_squeezes
 from torchport.capture.routes.route import Captured, Request, load
 from torchport.conversion.options import ExportOptions
 from torchport.conversion.subject import TorchModel
@@ -97,6 +98,8 @@ class Attempts:
         self.unproven: list[Tried] = []
         self.challenges: list[Challenge] = []
         self.features_off: list[Finding] = []
+        self._routes: Sequence[str] = ()
+        self._postponed = ""  # a route whose captures at other sizes come after `rewrite`
         self.request = Request(
             source.call,
             source.capture_tensors(),
@@ -112,11 +115,16 @@ class Attempts:
 
     def run(self, routes: Sequence[str]) -> Tried:
         """Return the first model that is proven; the best one if `allow_unproven`, else raise what says most."""
+        self._routes = routes
         with parts.noted() as self.features_off:
             return self._run(routes)
 
     def _run(self, routes: Sequence[str]) -> Tried:
-        for route in routes:
+        waiting = list(routes)
+        while waiting:
+            route = waiting.pop(0)
+            if route == "rewrite" and self._postponed:
+                waiting.insert(0, self._postponed)
             started = time.perf_counter()
             self.options.say(f"route {route}: capturing")
             tried: Tried | None = None
@@ -163,7 +171,8 @@ class Attempts:
                 if best is None and not isinstance(refusal, FixedDimensionError):
                     raise
                 continue
-            if not self._fails_elsewhere(trial.proof):
+            trial = self._narrowed(route, self._squeezed(route, trial))
+            if not self._fails_elsewhere(trial.proof) or self._is_postponed(route, trial):
                 best = trial
                 break
             best = best or trial
@@ -174,11 +183,46 @@ class Attempts:
 
     def _requests(self, route: str) -> Iterator[Request]:
         """The capture's request with the example, then with other sizes: those of the example may be special."""
-        yield self.request
+        if route != self._postponed:
+            yield self.request
         if route in _BY_SIZES and self.request.program is None:
             for tensors in self.source.tensors_at_other_sizes():
                 self.options.say(f"route {route}: capturing at other sizes")
                 yield dataclasses.replace(self.request, tensors=tensors)
+
+    def _is_postponed(self, route: str, trial: _Trial) -> bool:
+        """Let `rewrite` go first where the model fails for a condition on sizes that the capture settled: it keeps both
+        sides, while a capture at other sizes has one again."""
+        failures = [c.sizes.items() for c in trial.proof.failures]
+        settled = [c.sizes.items() for c in trial.captured.challenges if c.line and c.sizes]
+        is_settled = any(sizes <= failed for sizes in settled for failed in failures)
+        if route != "export" or "rewrite" not in self._routes or self._postponed or not is_settled:
+            return False
+        self._postponed = route if next(self.source.tensors_at_other_sizes(), None) is not None else ""
+        return bool(self._postponed)
+
+    def _squeezed(self, route: str, trial: _Trial) -> _Trial:
+        """The trial with squeezes that leave what varies, where a model fails at sizes of 1 alone and passes so."""
+        failures = trial.proof.failures
+        if not failures or not all(1 in case.sizes.values() for case in failures):
+            return trial
+        model = settled_squeezes(trial.prepared.model)
+        if model is None:
+            return trial
+        with silence(verbose=self.options.verbose):
+            session = open_session(model, self.options.engine, libraries=self.libraries)
+        proof = self._prove(route, session, trial.captured)
+        prepared = dataclasses.replace(trial.prepared, model=model)
+        return trial if proof.failures else dataclasses.replace(trial, prepared=prepared, session=session, proof=proof)
+
+    def _narrowed(self, route: str, trial: _Trial) -> _Trial:
+        """The trial with its bounds, where the engine only fails at sizes far below the example's: another capture
+        would cost as much again for sizes that nobody feeds."""
+        if trial.session is None or not all(c.verdict == "error" for c in trial.proof.failures):
+            return trial
+        proof, example = self._bounded(route, trial.session, trial.proof), example_sizes(self.source.inputs)
+        far = all(bound.step == 1 and bound.min * 4 <= example[name] for name, bound in proof.bounds.items())
+        return dataclasses.replace(trial, proof=proof) if proof.bounds and far else trial
 
     def _fails_elsewhere(self, proof: Proof) -> bool:
         """Check that a proof fails, and only at other sizes than the example's."""
@@ -210,7 +254,7 @@ class Attempts:
         self._name_outputs(model)
         if session is not None:
             problem = self._problem(proof, model, captured)
-            findings += captured.suspects if problem else _harmless(captured)
+            findings += (*captured.notes, *(captured.suspects if problem else _harmless(captured)))
             far = [c.line for c in captured.challenges if not c.sizes]
             untried = "the condition was not tried the other way, which needs very large inputs"
             findings += [Finding(untried, line) for line in far]

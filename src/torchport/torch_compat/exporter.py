@@ -29,8 +29,15 @@ def lift_constants(program: torch.export.ExportedProgram) -> None:
 @contextlib.contextmanager
 def translation_patches() -> Iterator[None]:
     """Hold while a program is translated."""
-    with exact_constants(), half_reductions(), quick_patterns():
+    with exact_constants(), half_reductions(), quick_patterns(), unguarded():
         yield
+
+
+def unguarded() -> contextlib.AbstractContextManager[Any]:
+    """Decompose programs without the guards of their capture. Torch puts a call that checks them before the graph and
+    traces it with the rest: thousands of nodes for long formulas of sizes, all of which are dropped in the end."""
+    name = "_ok_to_generate_guards_fn"
+    return patched(name, lambda _: lambda: False) if has(name) else contextlib.nullcontext()
 
 
 # Numbers that torch.onnx and its optimizer do not take exactly.

@@ -105,6 +105,9 @@ PARTS: dict[str, Part] = {
         "computing weights made of weights beforehand",
         ("gm", "graph_signature", "constant_attrs"),
     ),
+    "_ok_to_generate_guards_fn": Part(
+        "torch.export._unlift:_ok_to_generate_guards_fn", "the quick translation of programs with many guards"
+    ),
     # symbolic sizes
     "shapes_log": Part(f"{_SHAPES}:log", "reading the guards of a capture"),
     "SymBool.__bool__": Part("torch:SymBool.__bool__", _REWRITE, ("self",)),
@@ -121,6 +124,9 @@ PARTS: dict[str, Part] = {
             *("replacements", "var_to_range", "_maybe_evaluate_static", "_replacements_version_counter"),
             "_version_counter",
         ),
+    ),
+    "DimConstraints.solve": Part(
+        f"{_SHAPES}:DimConstraints.solve", "captures whose conditions on sizes torch cannot solve", ("self",)
     ),
     "_assert_scalar": Part("torch:ops.aten._assert_scalar.default", _REWRITE),
     "_check": Part("torch:_check", "sizes that come from values", ("cond",)),

@@ -60,6 +60,25 @@ def statically_known_true(condition: Any) -> bool:
     return bool(part("statically_known_true")(condition))
 
 
+def rounds(span: Any, step: Any) -> Any:
+    """Return how often a step goes into a span, rounded up: a number where it is the same for every size.
+
+    `range(0, n, n)` has one item, of which the formula alone does not tell torch.
+    """
+    if isinstance(step, int) and step == 1:
+        return span if isinstance(span, int) else _as_number(span.node.expr, span)
+    ratio = _expression(span) / _expression(step)
+    return _as_number(ratio, (span + step - 1) // step)
+
+
+def _expression(size: Any) -> Any:
+    return size.node.expr if isinstance(size, torch.SymInt) else sympy.Integer(size)
+
+
+def _as_number(found: Any, otherwise: Any) -> Any:
+    return int(sympy.ceiling(found)) if found.is_Rational else otherwise
+
+
 def guard_or_false(condition: Any) -> bool:
     """Check that a condition holds; False if only the running model knows."""
     return bool(part("guard_or_false")(condition))
@@ -121,6 +140,13 @@ def watch_conditions(decided: Callable[[torch.SymBool, bool], None]) -> Iterator
 def is_truth_of_number(frame: FrameType) -> bool:
     """Check that a frame is the one in which torch decides whether a size is zero."""
     return frame.f_code is part("SymInt.__bool__").__code__
+
+
+def unsolved() -> contextlib.AbstractContextManager[Any]:
+    """Let torch.export solve no equations. It solves the guards of a capture for the sizes that its messages propose,
+    which takes long, and fails for an equation of which sympy finds no solution or every size to be one."""
+    name = "DimConstraints.solve"
+    return patched(name, lambda _: lambda _: None) if has(name) else contextlib.nullcontext()
 
 
 # The log in which torch writes the guards it adds.

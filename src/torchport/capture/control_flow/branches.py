@@ -116,7 +116,7 @@ def while_loop(test: Callable[..., Any], step: Callable[..., Any], *state: Any) 
 
     def round_(_: Any, *now: Any) -> Any:
         stop, *new = step(*now)
-        return (or_(stop, lambda: not_(test(*new))), *new)
+        return (or_(stop, lambda: truth_of(not_(test(*new)))), *new)
 
     names = _parameters(step)
     return Loop(round_, None, truth, names, sizes_in(test, step)).run(state)
@@ -224,7 +224,9 @@ def _joined_truth(first: Callable[[], Any], rest: tuple[Callable[[], Any], ...],
 
 def not_(value: Any) -> Any:
     truth = truth_of(value)
-    return not truth if isinstance(truth, bool) else torch.logical_not(truth)
+    if isinstance(truth, bool):
+        return not truth
+    return torch.sym_not(value) if isinstance(value, torch.SymBool) else torch.logical_not(truth)
 
 
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
@@ -299,11 +301,24 @@ def tell_sizes(test: Any, result: torch.Tensor, left: Any, right: Any, known: se
     if number is None or not isinstance(left, torch.Tensor) or not isinstance(right, torch.Tensor):
         return
     for size, a, b in zip(result.shape, left.shape, right.shape, strict=True):
-        formula = b if zero_first else a  # of the side on which the number is not zero
-        open_ = isinstance(size, torch.SymInt) and symbols_of(size) - known and symbols_of(formula) <= known
-        if open_ and _without(a, number) == _without(b, number):
-            with unrecorded():
-                check(size == formula)
+        formula, other = (b, a) if zero_first else (a, b)  # the first of the side on which the number is not zero
+        if not isinstance(size, torch.SymInt) or not symbols_of(size) - known or symbols_of(formula) - known:
+            continue
+        with unrecorded():
+            same = formula if _without(a, number) == _without(b, number) else _rounded_up(number, formula, other)
+            if same is not None:
+                check(size == same)
+
+
+def _rounded_up(number: Any, padded: Any, plain: Any) -> Any:
+    """``n`` up to the next multiple, where one side has ``n + 4 - n % 4`` and the other, with no rest, ``n``."""
+    if type(number).__name__ not in ("Mod", "PythonMod") or not number.args[1].is_Integer:
+        return None
+    whole, step = number.args
+    if step <= 0 or not isinstance(plain, torch.SymInt) or sympy.expand(_formula(plain) - whole) != 0:
+        return None
+    rest = sympy.expand(_formula(padded) - whole - step + number)
+    return (plain + int(step) - 1) // int(step) * int(step) if rest == 0 else None
 
 
 def _zero_on_one_side(test: Any) -> tuple[Any, bool]:
@@ -325,5 +340,8 @@ def _zero_on_one_side(test: Any) -> tuple[Any, bool]:
 
 def _without(size: Any, number: Any) -> Any:
     """A size where the number is zero."""
-    expression = size.node.expr if isinstance(size, torch.SymInt) else sympy.Integer(size)
-    return sympy.expand(expression.subs(number, 0))
+    return sympy.expand(_formula(size).subs(number, 0))
+
+
+def _formula(size: Any) -> Any:
+    return size.node.expr if isinstance(size, torch.SymInt) else sympy.Integer(size)

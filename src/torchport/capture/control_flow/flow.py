@@ -135,7 +135,7 @@ def _while_loop(
 
     def round_(_: torch.Tensor, *now: Any) -> Any:
         new = tree_leaves(body_fn(*now, *additional_inputs))
-        return (not_(cond_fn(*new, *additional_inputs)), *new)
+        return (truth_of(not_(cond_fn(*new, *additional_inputs))), *new)
 
     start = truth_of(cond_fn(*carried_inputs, *additional_inputs))
     if start is False:

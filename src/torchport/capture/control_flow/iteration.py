@@ -9,7 +9,7 @@ import torch
 
 from torchport.capture.control_flow.dynamic_lists import Columns, Ragged, Rows, as_number_tensor
 from torchport.errors import RewriteError
-from torchport.torch_compat.shape_env import statically_known_true as known
+from torchport.torch_compat.shape_env import rounds, statically_known_true as known
 
 
 class Items:
@@ -89,7 +89,7 @@ class Range(Items):
         self.step = 1 if third is None else third
         span = (first if second is None else second) - self.start
         down = _is_negative(self.step)
-        self._length = _not_negative(_rounds(-span, -self.step) if down else _rounds(span, self.step))
+        self._length = _not_negative(rounds(-span, -self.step) if down else rounds(span, self.step))
 
     @classmethod
     def of(cls, start: Any, step: Any, length: Any) -> Range:
@@ -111,7 +111,7 @@ class Range(Items):
         first = 0 if part.start is None else self._place(part.start)
         last = self._length if part.stop is None else self._place(part.stop)
         every = part.step or 1
-        return Range.of(self.at(first), self.step * every, _not_negative(_rounds(last - first, every)))
+        return Range.of(self.at(first), self.step * every, _not_negative(rounds(last - first, every)))
 
     def _place(self, index: Any) -> Any:
         """Where a slice begins or ends, inside of the range."""
@@ -124,10 +124,6 @@ class Range(Items):
 
 def _is_negative(number: Any) -> bool:
     return isinstance(number, int) and number < 0
-
-
-def _rounds(span: Any, step: Any) -> Any:
-    return span if isinstance(step, int) and step == 1 else (span + step - 1) // step
 
 
 def _not_negative(size: Any) -> Any:

@@ -29,6 +29,7 @@ class Rewritten:
         self.code = code
         self.source, self.owner = function_of(code)
         self.lines: set[int] = set()
+        self.asserted: set[int] = set()
         self.splits: frozenset[int] = frozenset()
         self.sides: dict[int, bool] = {}
         self.new = code
@@ -92,7 +93,11 @@ class Plan:
         """The same for the line and all in its function that ask what it asks: each would cost another capture."""
         code = self._root(site.codes)
         try:
-            return self.add_lines(code, alike(function_of(code)[0], site.line))
+            source = function_of(code)[0]
+            added = self.add_lines(code, alike(source, site.line))
+            if added is not None:
+                added.asserted |= assertions(source) & {site.line}
+            return added
         except RewriteError:
             return self.add(site)  # what cannot be rewritten may be another line
 
@@ -113,6 +118,12 @@ class Plan:
                 lines = assertions(function_of(function.__code__)[0])
                 if lines:
                     self.add_lines(function.__code__, lines)
+
+    def left_out(self) -> tuple[Finding, ...]:
+        """The assertions on values that stopped the capture, and are not in the graph."""
+        what = "the assertion is not in the ONNX model, which gives numbers where PyTorch raises"
+        places = [(f.code.co_filename, line) for f in self.functions for line in sorted(f.asserted & f.lines)]
+        return tuple(Finding(what, place(*at)) for at in places)
 
     def lines(self) -> dict[Rewritten, set[int]]:
         """What is rewritten by now."""

@@ -21,6 +21,7 @@ from torchport.capture.repairs.repair import capture_repair
 from torchport.errors import FixedDimensionError
 from torchport.torch_compat.error_texts import says
 from torchport.torch_compat.parts import patched
+from torchport.torch_compat.shape_env import rounds
 from torchport.torch_compat.tracing import tree_leaves, tree_map
 
 # Sizes that go through a tensor of one number: `torch.div(n, 2, rounding_mode="floor")`, `torch.tensor(n).sqrt()`.
@@ -361,7 +362,25 @@ def _len(given: Any) -> Any:
     return given.shape[0] if isinstance(given, torch.Tensor) and given.dim() else len(given)
 
 
+class _Ranges(type):
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, range)
+
+
+class _Range(metaclass=_Ranges):
+    """`range` of sizes. Where their number is the same whatever the sizes, it is a list of sizes."""
+
+    def __new__(cls, *given: Any) -> Any:
+        if any(isinstance(g, torch.SymInt) for g in given) and all(isinstance(g, int | torch.SymInt) for g in given):
+            start, stop, step = (0, given[0], 1) if len(given) == 1 else (*given, 1)[:3]
+            count = rounds(stop - start, step)
+            if isinstance(count, int):
+                return [start + number * step for number in range(count)]
+        return range(*given)
+
+
 _BUILTINS: dict[str, Any] = {
+    "range": _Range,
     "int": _Int,
     "float": _Float,
     "divmod": _divmod,

@@ -10,11 +10,13 @@ from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import Any
 
+import onnx_ir as ir
 import torch
 from torch.overrides import TorchFunctionMode
 
 from torchport.capture.origins import is_user_file
 from torchport.capture.repairs.repair import capture_repair, program_repair
+from torchport.irtools.traversal import all_nodes
 from torchport.torch_compat import tracing
 from torchport.torch_compat.error_texts import says
 from torchport.torch_compat.parts import part
@@ -191,3 +193,44 @@ def settled_slices(program: torch.export.ExportedProgram, error: Exception) -> t
     for node in noted:
         del node.meta["unbacked_bindings"]
     return program if noted else None
+
+
+# `x.squeeze()` where a size that varies may be 1.
+#
+# PyTorch then gives a tensor of fewer dimensions, and so does ONNX's Squeeze without axes. A model that asks for the
+# number of dimensions and brings the batch back, as ``if y.squeeze().dim() == 1``, was captured at larger sizes, where
+# nothing is brought back: there the squeeze must leave all sizes that vary.
+
+
+def settled_squeezes(model: ir.Model) -> ir.Model | None:
+    """Return a copy of a model whose squeezes without axes take the dimensions of size 1 and none that varies; None if
+    it has no such squeeze."""
+    copy = model.clone()
+    found = [n for n in all_nodes(copy) if n.op_type == "Squeeze" and n.domain in ("", "ai.onnx") and _may_lose_more(n)]
+    for number, node in enumerate(found):
+        axes = [axis for axis, size in enumerate(_shape_of(node)) if size == 1]
+        if copy.opset_imports.get("", 0) < _AXES_AS_INPUT:
+            node.attributes["axes"] = ir.AttrInt64s("axes", axes)
+            continue
+        tensor = ir.tensor(axes, name=f"{node.name}_axes_{number}", dtype=ir.DataType.INT64)
+        shape = ir.Shape([len(axes)])
+        value = ir.Value(name=tensor.name, type=ir.TensorType(tensor.dtype), shape=shape, const_value=tensor)
+        copy.graph.register_initializer(value)
+        node.resize_inputs(2)
+        node.replace_input_with(1, value)
+    return copy if found else None
+
+
+_AXES_AS_INPUT = 13  # the opset in which Squeeze takes its axes as an input
+
+
+def _may_lose_more(squeeze: ir.Node) -> bool:
+    if len(squeeze.inputs) > 1 or "axes" in squeeze.attributes:
+        return False
+    sizes = _shape_of(squeeze)
+    return 1 in sizes and not all(isinstance(size, int) for size in sizes)
+
+
+def _shape_of(squeeze: ir.Node) -> list[Any]:
+    value = squeeze.inputs[0]
+    return [] if value is None or value.shape is None else list(value.shape)

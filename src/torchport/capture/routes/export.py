@@ -24,7 +24,8 @@ from torchport.process import silence
 from torchport.results import Dim
 from torchport.torch_compat import parts
 from torchport.torch_compat.error_texts import TRANSLATED, UNTRANSLATED, says
-from torchport.torch_compat.exporter import translation_patches
+from torchport.torch_compat.exporter import translation_patches, unguarded
+from torchport.torch_compat.shape_env import unsolved
 
 LOWEST_OPSET = 18  # torch's translations are written for this one; below, the graph is converted
 FIXED_NUMBER = re.compile(r"Eq\((?!.*Mod\().*, -?\d+\)")  # a guard by which a size, or a number made of sizes, is one
@@ -98,7 +99,8 @@ def translate(program: torch.export.ExportedProgram, request: Request, repairs: 
         parts.note(f"feature off: operators of {one.name}; it does not load: {one.reason}")
     lowerings = Lowerings()
     try:
-        program, table = mapped(program, opset, request.translations, lowerings)
+        with unguarded():
+            program, table = mapped(program, opset, request.translations, lowerings)
     except NotImplementedError as error:  # a composition that says what it cannot do
         raise CaptureError(first_line(error)) from error
     while True:
@@ -137,7 +139,7 @@ def doubts(request: Request) -> tuple[Challenge, ...]:
 
 def exported(request: Request, repairs: list[str]) -> tuple[torch.export.ExportedProgram, list[Guard]]:
     """torch.export's program, with the guards it made; a failure with a known cause is repaired and tried again."""
-    known: tuple[Any, ...] = ()
+    known: tuple[Any, ...] = tuple(request.learned)
     frozen: tuple[torch.export.ExportedProgram, list[Guard], list[str]] | None = None
     calls = autograd_functions.Calls()
     while True:
@@ -158,6 +160,10 @@ def exported(request: Request, repairs: list[str]) -> tuple[torch.export.Exporte
                 repairs += applied
                 return program, guards
             repair = for_failed_capture(error, known)
+            if repair is None and request.learned:  # what helped before does not help here
+                request.learned.clear()
+                known = ()
+                continue
             if repair is None:
                 advice = error.next_step if isinstance(error, TorchportError) else None
                 raise CaptureError(_reason(error), where=line_of_error(error) or None, next_step=advice) from error
@@ -167,6 +173,7 @@ def exported(request: Request, repairs: list[str]) -> tuple[torch.export.Exporte
                 parts.note(UNREAD_GUARDS)
             again = _repair_of_frozen(program, request, guards, known)
             if again is None:
+                request.learned[:] = known
                 repairs += applied
                 return program, guards
             known += (again,)
@@ -196,9 +203,10 @@ def _repair_of_frozen(
 def _torch_export(request: Request) -> torch.export.ExportedProgram:
     shapes = tuple(_hints(request.dims.get(name, {})) for name in request.call.names)
     # Dim.AUTO, because named dims raise on any relation between two dims; what it freezes is found right after.
-    return torch.export.export(
-        FlatModule(request.call), request.tensors, dynamic_shapes=(shapes,) if shapes else None, strict=False
-    )
+    with unsolved():
+        return torch.export.export(
+            FlatModule(request.call), request.tensors, dynamic_shapes=(shapes,) if shapes else None, strict=False
+        )
 
 
 def _hints(axes: dict[int, Dim]) -> dict[int, Any]:
@@ -238,6 +246,17 @@ def found_challenges(
     program: torch.export.ExportedProgram, request: Request, guards: list[Guard]
 ) -> tuple[Challenge, ...]:
     """Sizes at which a guard does not hold; ranges that the capture narrowed count as guards."""
+    symbols, example = symbols_of_dims(program, request)
+    ranges = [
+        Guard(f"{symbol} <= {bounds.upper}", "")
+        for symbol, bounds in program.range_constraints.items()
+        if str(symbol) in symbols and str(bounds.upper).isdecimal()
+    ]
+    return challenges([*guards, *ranges], symbols, example)
+
+
+def symbols_of_dims(program: torch.export.ExportedProgram, request: Request) -> tuple[dict[str, Dim], dict[str, int]]:
+    """Torch's symbols, each with the dimension it stands for, and the example's size of each root dimension."""
     symbols: dict[str, Dim] = {}
     example: dict[str, int] = {}
     for name, tensor, value in zip(request.call.names, request.call.tensors, _input_values(program), strict=True):
@@ -246,12 +265,7 @@ def found_challenges(
             if symbol.isidentifier() and root is not None:
                 symbols.setdefault(symbol, dim)
                 example.setdefault(dim.root, root)
-    ranges = [
-        Guard(f"{symbol} <= {bounds.upper}", "")
-        for symbol, bounds in program.range_constraints.items()
-        if str(symbol) in symbols and str(bounds.upper).isdecimal()
-    ]
-    return challenges([*guards, *ranges], symbols, example)
+    return symbols, example
 
 
 def _input_values(program: torch.export.ExportedProgram) -> list[torch.Tensor]:

@@ -21,7 +21,7 @@ from torchport.capture.control_flow.tracing import watching
 from torchport.capture.control_flow.transform import RewriteLineError
 from torchport.capture.dynamic_dims import InputDims
 from torchport.capture.frozen_branches import sites_looked_at
-from torchport.capture.guards import Challenge, Guard, watch_ones
+from torchport.capture.guards import Challenge, Guard, doubtful_lines, watch_ones
 from torchport.capture.origins import Site, line_of_error, place, site_of_error
 from torchport.capture.routes import export
 from torchport.capture.routes.route import Captured, Request
@@ -54,6 +54,7 @@ def capture(request: Request) -> Captured:
         challenges=tried.challenges,
         repairs=tuple(repairs),
         reasons=tried.shared,
+        notes=plan.left_out(),
     )
 
 
@@ -134,7 +135,8 @@ def _rewritten(request: Request, repairs: list[str]) -> tuple[Plan, _Try]:
                 continue
             if good is None:
                 raise failure from error
-            banned |= {line for f in plan.functions for line in f.lines - good.lines.get(f, set())}
+            new = {line for f in plan.functions for line in f.lines - good.lines.get(f, set())}
+            banned |= new & {site.line if site is not None else 0} or new
             plan.restore(good.lines)
             tried = good
         if _add_sizes(plan, tried, request, banned):
@@ -192,7 +194,7 @@ def _add_sizes(plan: Plan, tried: _Try, request: Request, banned: set[int]) -> b
     fixing = [g for g in tried.guards if re.match(r"Eq\((?!s\d+, s\d+\)$)", g.expression)]  # equal sizes fix neither
     if not export.frozen(tried.program, request):
         fixing = [g for g in fixing if export.FIXED_NUMBER.fullmatch(g.expression)]
-    doubtful = {c.line for c in tried.challenges if c.sizes}
+    doubtful = doubtful_lines([*tried.guards, *tried.ones], *export.symbols_of_dims(tried.program, request))
     for guards in (tried.guards, tried.ones):  # apart: a line that cannot be rewritten takes its fellows with it
         added = False
         for guard in guards:

@@ -28,6 +28,7 @@ class Request:
         weights_apart: keep every weight under its own name, nothing folded or merged.
         opset: the opset wanted. A route comes as near as it can by itself; the rest is conversion.
         program: an ExportedProgram, when that is what the user gave.
+        learned: the repairs that a capture of the model needed; the next one, at other sizes say, begins with them.
     """
 
     call: Call
@@ -40,6 +41,7 @@ class Request:
     custom_opsets: Mapping[str, int] = dataclasses.field(default_factory=dict)
     program: torch.export.ExportedProgram | None = None
     verbose: bool = False
+    learned: list[Any] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +54,7 @@ class Captured:
         repairs: the names of the repairs it took, see capture/repairs.
         challenges: sizes at which the capture's assumptions do not hold, to be asked in the proof.
         reasons: why it may answer otherwise than the model; said only if it does.
+        notes: what the capture left out on purpose.
     """
 
     model: ir.Model
@@ -60,6 +63,7 @@ class Captured:
     example_only: bool = False
     repairs: tuple[str, ...] = ()
     reasons: tuple[Finding, ...] = ()
+    notes: tuple[Finding, ...] = ()
 
 
 class Route(Protocol):
