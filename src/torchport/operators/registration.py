@@ -122,13 +122,20 @@ def _missing(entry: Registered) -> LeftOut | None:
     """Return why the operator of a registration is not there; None if it is, or if nothing has loaded its package."""
     if operator_of(entry) is not None:
         return None
-    space = entry.name.partition("::")[0] if "::" in entry.name else "aten"
+    space = _space(entry.name)
     if space in _OF_TORCH:
         release, _, _ = torch.__version__.partition("+")
         return LeftOut("operator", entry.name, f"not in torch {release}")
     if not registries.has_operators(space):
         return None
     return LeftOut("operator", entry.name, f"not among the operators of {space} that are loaded")
+
+
+def _space(name: str) -> str:
+    """Return the package of operators that ``torchvision::nms.default`` or ``torch.ops.torchvision.nms`` belongs to."""
+    if name.startswith("torch.ops."):
+        return name.split(".")[2]
+    return name.partition("::")[0] if "::" in name else "aten"
 
 
 def _is_imported(module: str) -> bool:

@@ -16,7 +16,7 @@ import dataclasses
 import functools
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import Any
 
 import numpy as np
@@ -80,13 +80,24 @@ def functions(opset: int) -> dict[str, Symbolic]:
     return {name: known[name][max(opsets)] for name, opsets in fitting.items() if opsets}
 
 
-def translations(opset: int) -> dict[Any, Callable[..., Any]]:
-    """The same for the modern routes, by overload."""
+def translations(opset: int, ours: Container[Any] = ()) -> dict[Any, Callable[..., Any]]:
+    """The same for the modern routes, by overload.
+
+    Args:
+        opset: of the export.
+        ours: operators with a translation of ours. It comes before a symbolic that the operator's own package gave to
+            torch, as torchvision does when it is imported: no user asked for that one.
+    """
     return {
         overload: translation(overload, function)
         for name, function in functions(opset).items()
         for overload in registries.overloads(name).values()
+        if overload not in ours or not _is_packages_own(name, function)
     }
+
+
+def _is_packages_own(name: str, function: Symbolic) -> bool:
+    return getattr(function, "__module__", "").partition(".")[0] == name.partition("::")[0]
 
 
 def translation(operator: Any, function: Symbolic) -> Callable[..., Any]:
@@ -197,6 +208,9 @@ class Type:
         shape = self.value.shape
         return None if shape is None else [d if isinstance(d, int) else None for d in shape]
 
+    def varyingSizes(self) -> list[int | None] | None:  # noqa: N802 - torch's name
+        return self.sizes()
+
     def dim(self) -> int | None:
         shape = self.value.shape
         return None if shape is None else len(shape)
@@ -210,6 +224,10 @@ class Type:
         names |= {torch.int32: "Int", torch.bool: "Bool", torch.uint8: "Byte", torch.int8: "Char"}
         dtype = self.dtype()
         return names.get(dtype) if dtype is not None else None
+
+    def isSubtypeOf(self, other: Any) -> bool:  # noqa: N802 - torch's name
+        """Every value of the graph is a tensor, and none a list or a number of TorchScript."""
+        return other.kind() == "TensorType"
 
     def with_sizes(self, sizes: list[int | None]) -> Type:
         new = ir.Value(name=self.value.name, type=self.value.type, shape=ir.Shape(sizes))

@@ -65,7 +65,9 @@ def mapped(
     The user's come before ours: those given for this export, then symbolics and compositions that were registered, then
     what operators defined once say of themselves.
     """
-    users = {**lowerings.translations(), **symbolic.translations(opset), **autograd_functions.translations(), **given}
+    own = {**library.translations(), **library.compositions()}
+    symbolics = symbolic.translations(opset, own)
+    users = {**lowerings.translations(), **symbolics, **autograd_functions.translations(), **given}
     ours = {op: f for op, f in library.compositions().items() if op not in users}
     traced = {op: f for op, f in lowering.compositions().items() if op not in users}
     table = {**ours, **traced, **composition.compositions()}
