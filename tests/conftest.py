@@ -30,6 +30,7 @@ SLOW = {
     "test_control_flow",
     "test_definition",
     "test_definition_kernels",
+    "test_detectors",
     "test_error_texts",
     "test_examples",
     "test_fuzz",

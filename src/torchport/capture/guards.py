@@ -24,11 +24,17 @@ from typing import Any
 
 import torch
 
-from torchport.capture.origins import Site, is_user_file, line_of_frame, site_of_stack
+from torchport.capture.origins import Site, is_own_file, is_user_file, line_of_frame, site_of_stack
 from torchport.process import silence
 from torchport.results import Dim
 from torchport.torch_compat.error_texts import GUARD_ADDED
-from torchport.torch_compat.shape_env import guard_log, is_truth_of_number, other_at_one, watch_conditions
+from torchport.torch_compat.shape_env import (
+    guard_log,
+    guessed_conditions,
+    is_truth_of_number,
+    other_at_one,
+    watch_conditions,
+)
 
 
 class _Guards(logging.Handler):
@@ -210,3 +216,44 @@ def watch_ones() -> Iterator[list[Guard]]:
 def _asking(frame: FrameType) -> FrameType:
     """Where a condition is asked; the truth of a number is one that torch asks for it."""
     return frame.f_back if is_truth_of_number(frame) and frame.f_back else frame
+
+
+# Conditions that only the running model knows.
+#
+# A capture stops at the first. To find the next ones in the same run it goes on with a guess, as if such numbers were
+# small; what it gives after that is not used.
+
+_MOST_GUESSES = 8  # at one line: a loop that such a condition ends would not end
+
+
+@dataclasses.dataclass(frozen=True)
+class Guess:
+    """A condition that was guessed: torch's error, and the user's line."""
+
+    error: Exception
+    line: str
+    site: Site
+
+
+@contextlib.contextmanager
+def guessing() -> Iterator[list[Guess]]:
+    """Guess conditions of the user's code that only the running model knows, and collect them."""
+    found: list[Guess] = []
+
+    def goes_on(error: Exception) -> bool:
+        frame = _asking_user(sys._getframe(2))
+        site = site_of_stack(frame) if frame is not None else None
+        if frame is None or site is None or sum(g.site == site for g in found) >= _MOST_GUESSES:
+            return False
+        found.append(Guess(error, line_of_frame(frame), site))
+        return True
+
+    with guessed_conditions(goes_on):
+        yield found
+
+
+def _asking_user(frame: FrameType | None) -> FrameType | None:
+    """The user's frame in which a condition is asked, maybe through functions of ours; None if torch asks it."""
+    while frame is not None and (is_own_file(frame.f_code.co_filename) or is_truth_of_number(frame)):
+        frame = frame.f_back
+    return frame if frame is not None and is_user_file(frame.f_code.co_filename) else None

@@ -25,17 +25,22 @@ _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _LIBRARIES = tuple({sysconfig.get_path(k) for k in ("stdlib", "platstdlib", "purelib", "platlib")})
 _FRAMEWORKS = tuple(
     os.sep + os.path.join("site-packages", name) + os.sep
-    for name in ("torch", "onnx", "onnxscript", "onnx_ir", "onnxruntime", "click")
+    for name in ("torch", "sympy", "onnx", "onnxscript", "onnx_ir", "onnxruntime", "click")
 )
 
 
 def is_user_file(path: str) -> bool:
     """Whether a source file is the user's (or a model library's), not the machinery's."""
-    if not path or path.startswith(("<", _PACKAGE + os.sep)):
+    if not path or path.startswith("<") or is_own_file(path):
         return False
     if any(part in path for part in _FRAMEWORKS):
         return False
     return not path.startswith(_LIBRARIES) or "site-packages" in path
+
+
+def is_own_file(path: str) -> bool:
+    """Check that a source file is one of torchport's."""
+    return path.startswith(_PACKAGE + os.sep)
 
 
 def place(path: str, line: int | None) -> str:

@@ -59,6 +59,7 @@ _SCRIPT = "torch.onnx._internal.torchscript_exporter"
 _MATCHER = "onnxscript.rewriter._matcher"
 
 _REWRITE = "the route 'rewrite', which keeps control flow on values"
+_NAMED = "sizes that are computed with a quotient of sizes"
 _FILES = "opening PyTorch's own files (.pt, .pt2)"
 _FUNCTIONS = "operators whose shapes are found by running them"
 _REGISTRY = "the table of operators behind `torchport ops`"
@@ -112,6 +113,12 @@ PARTS: dict[str, Part] = {
     "shapes_log": Part(f"{_SHAPES}:log", "reading the guards of a capture"),
     "SymBool.__bool__": Part("torch:SymBool.__bool__", _REWRITE, ("self",)),
     "SymInt.__bool__": Part("torch:SymInt.__bool__", _REWRITE, ("self",)),
+    "SymInt.__index__": Part("torch:SymInt.__index__", _REWRITE, ("self",)),
+    "SymFloat.__trunc__": Part("torch:SymFloat.__trunc__", _NAMED),
+    "SymFloat.__floor__": Part("torch:SymFloat.__floor__", _NAMED),
+    "SymFloat.__ceil__": Part("torch:SymFloat.__ceil__", _NAMED),
+    "SymFloat.__round__": Part("torch:SymFloat.__round__", _NAMED),
+    "get_proxy_mode": Part(f"{_PROXY}:get_proxy_mode", _NAMED),
     "guard_int": Part(f"{_SHAPES}:guard_int", "splitting a tensor into a number of parts that comes from a size"),
     "guard_or_false": Part(f"{_SHAPES}:guard_or_false", "the capture of strided views (as_strided)"),
     "statically_known_true": Part(f"{_SHAPES}:statically_known_true", _REWRITE, ("x",)),

@@ -11,6 +11,7 @@ from typing import Any
 import sympy  # torch brings it along
 import torch
 
+from torchport.torch_compat.error_texts import says
 from torchport.torch_compat.parts import has, part, patched
 from torchport.torch_compat.tracing import fake_mode
 
@@ -47,6 +48,13 @@ def has_fresh_sizes(outputs: Iterable[Any], inputs: Iterable[Any]) -> bool:
     env = _shape_env()
     fresh = _symbols(outputs) - _symbols(inputs)
     return env is not None and any(env.is_unbacked_symint(symbol) for symbol in fresh)
+
+
+def is_from_values(size: Any) -> bool:
+    """Check that a size is one that only the running model knows."""
+    env = _shape_env()
+    symbols = size.node.expr.free_symbols if isinstance(size, torch.SymInt) else ()
+    return env is not None and any(map(env.is_unbacked_symint, symbols))
 
 
 def _symbols(values: Iterable[Any]) -> set[Any]:
@@ -147,6 +155,94 @@ def unsolved() -> contextlib.AbstractContextManager[Any]:
     which takes long, and fails for an equation of which sympy finds no solution or every size to be one."""
     name = "DimConstraints.solve"
     return patched(name, lambda _: lambda _: None) if has(name) else contextlib.nullcontext()
+
+
+# Conditions that only values settle.
+
+_SOME = 7  # a number to guess with: neither none nor one, and not many
+
+
+@contextlib.contextmanager
+def guessed_conditions(goes_on: Callable[[Exception], bool]) -> Iterator[None]:
+    """Where a condition or a number is asked that only values tell, and `goes_on` says so, go on with a guess."""
+
+    def guessing(guess: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def replace(plain: Callable[[Any], Any]) -> Callable[[Any], Any]:
+            def decide(asked: Any) -> Any:
+                try:
+                    return plain(asked)
+                except Exception as error:
+                    if not says(error, "data-dependent") or not goes_on(error):
+                        raise
+                    return guess(asked)
+
+            return decide
+
+        return replace
+
+    with patched("SymBool.__bool__", guessing(_guessed_truth)), patched("SymInt.__index__", guessing(lambda _: 1)):
+        yield
+
+
+def _guessed_truth(condition: torch.SymBool) -> bool:
+    """The truth of a condition where each number that only values tell is a small one."""
+    env, asked = condition.node.shape_env, condition.node.expr
+    numbers = {s: env.backed_var_to_val.get(s, sympy.Integer(_SOME)) for s in asked.free_symbols}
+    return asked.xreplace(numbers) == sympy.true
+
+
+# Sizes that are computed with a quotient of sizes: `scale = 800 / min(h, w)`, then `int(h * scale)`.
+#
+# Torch carries the whole formula into every size behind it. It can simplify none of it, takes minutes to bound it, and
+# fails where a bound is infinite ("Cannot convert expression to float"). So such a number gets a name of its own as
+# soon as it is rounded: it goes through a tensor, and is a number that only the running model knows.
+
+_ROUNDINGS = ("SymFloat.__trunc__", "SymFloat.__floor__", "SymFloat.__ceil__", "SymFloat.__round__")
+
+
+@contextlib.contextmanager
+def quotients_named() -> Iterator[None]:
+    """Give whole numbers that are computed with a quotient of sizes a name, while a model is captured."""
+    named: dict[tuple[int, str], Any] = {}
+    busy: list[bool] = []  # torch calls the same method again while it records the call
+
+    def naming(plain: Callable[..., Any]) -> Callable[..., Any]:
+        def rounded(number: torch.SymFloat, *digits: Any) -> Any:
+            if busy:
+                return plain(number, *digits)
+            busy.append(True)
+            try:
+                whole = plain(number, *digits)
+                return _named(whole, named) if _has_quotient(number, whole) else whole
+            finally:
+                busy.pop()
+
+        return rounded
+
+    with contextlib.ExitStack() as stack:
+        for method in _ROUNDINGS:
+            stack.enter_context(patched(method, naming))
+        yield
+
+
+def _has_quotient(number: torch.SymFloat, whole: Any) -> bool:
+    if not isinstance(whole, torch.SymInt):
+        return False
+    formula, env = number.node.expr, number.node.shape_env
+    quotients = [f for f in formula.atoms(sympy.Function) if type(f).__name__ in ("FloatTrueDiv", "IntTrueDiv")]
+    return any(q.args[1].free_symbols for q in quotients) or any(map(env.is_unbacked_symint, formula.free_symbols))
+
+
+def _named(whole: Any, named: dict[tuple[int, str], Any]) -> Any:
+    """The same formula has the same name, but each graph its own names: a branch is a graph inside of another."""
+    mode = part("get_proxy_mode")()
+    key = (id(mode.tracer), str(whole.node.expr)) if mode is not None else None
+    if key is not None and key in named:
+        return named[key]
+    number = torch.full((), whole, dtype=torch.int64).item()
+    if key is not None:
+        named[key] = number
+    return number
 
 
 # The log in which torch writes the guards it adds.

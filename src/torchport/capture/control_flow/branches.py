@@ -72,7 +72,8 @@ def cond(test: Any, then: Callable[..., Any], otherwise: Callable[..., Any], *st
     inputs = [*outside, *sizes_in(then, otherwise, state)]
     outputs = choice(truth, branch(then), branch(otherwise), inputs)
     _write_back(outside, written, outputs[len(moving) :])
-    given = [fitted(side.result, spec) for side in (first, second)]
+    with unrecorded():
+        given = [fitted(side.result, spec) for side in (first, second)]
     for n, tensor in zip(moving, outputs, strict=False):
         if plan[n].kind == "tensor":
             tell_sizes(test, tensor, given[0][n], given[1][n], known)

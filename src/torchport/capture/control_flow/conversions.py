@@ -243,6 +243,10 @@ def bound(value: Callable[[], Any]) -> Any:
 #
 # - Pooling along one axis: torch's kernel reads that size as a plain number.
 # - A number written to places of a tensor: inside a branch torch makes a constant of it that has no value.
+# - The number of a tensor's elements: inside a branch torch loses it. The product of its sizes is kept.
+
+
+_COUNTS = (torch.numel, torch.Tensor.numel, torch.Tensor.nelement)
 
 
 class OpenSizes(TorchFunctionMode):
@@ -255,6 +259,8 @@ class OpenSizes(TorchFunctionMode):
         if is_setitem(func) and isinstance(args[2], (int, float)):
             tensor, places, number = args
             return func(tensor, places, torch.full((), number, dtype=tensor.dtype))
+        if func in _COUNTS and builtins.any(isinstance(size, torch.SymInt) for size in args[0].shape):
+            return math.prod(args[0].shape)
         return func(*args, **kwargs)
 
 

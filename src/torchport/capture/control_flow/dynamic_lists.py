@@ -191,6 +191,13 @@ class Ragged(OpenList):
         sizes = [as_number_tensor(item.shape[axis], torch.int64) for item in items]
         return cls(torch.cat(list(items), dim=axis), torch.stack(sizes), axis)
 
+    @classmethod
+    def none(cls, like: Any, axis: int) -> Ragged:
+        """An empty list of items like those of another."""
+        item = like.data if isinstance(like, Ragged) else like[-1]
+        sizes = [0 if n == axis else size for n, size in enumerate(item.shape)]
+        return cls(torch.zeros(sizes, dtype=item.dtype), torch.zeros(0, dtype=torch.int64), axis)
+
     def length(self) -> Any:
         return self.sizes.shape[0]
 

@@ -347,7 +347,7 @@ class Loop:
         if isinstance(after, Rows):
             sizes, dtype, numbers = list(after.block.shape[1:]), after.block.dtype, after.numbers
         elif isinstance(after, Ragged):
-            return Ragged.of(before, after.axis) if before else _no_items(after.data, after.axis)
+            return Ragged.of(before, after.axis) if before else Ragged.none(after, after.axis)
         elif isinstance(after, Columns) or (type(after) is list and len(after) > len(before)):
             places = places_in(after)
             if places is not None:
@@ -365,13 +365,8 @@ class Loop:
         unknown = {axis for axis, size in enumerate(sizes) if not symbols_of(size) <= known}
         if len(unknown) == 1 and type(after) is list:
             (axis,) = unknown
-            return Ragged.of(before, axis) if before else _no_items(after[-1], axis)
+            return Ragged.of(before, axis) if before else Ragged.none(after, axis)
         return as_rows(before) if before else _Empty(sizes, dtype, unknown, numbers)
-
-
-def _no_items(like: torch.Tensor, axis: int) -> Ragged:
-    sizes = [0 if n == axis else size for n, size in enumerate(like.shape)]
-    return Ragged(torch.zeros(sizes, dtype=like.dtype), torch.zeros(0, dtype=torch.int64), axis)
 
 
 # Tensors that share memory inside of a loop: a view that is written, beside what it is a view of.

@@ -17,6 +17,7 @@ from torchport.capture.control_flow.dynamic_lists import (
 )
 from torchport.errors import RewriteError
 from torchport.torch_compat.higher_order import symbols_of
+from torchport.torch_compat.shape_env import is_from_values
 from torchport.torch_compat.tracing import tree_flatten
 
 
@@ -186,19 +187,27 @@ def fitted(value: Any, spec: Any) -> list[Any]:
         return [value] * spec.num_leaves
     if spec.type is Columns:
         value = [column(value, place) for place in range(spec.num_children)]
-    elif isinstance(value, Ragged) and spec.type is Ragged:
-        value = [value.data, value.sizes]
+    elif spec.type is Ragged and isinstance(value, list):
+        value = _ragged_parts(value, spec.context)
     values = value.values() if isinstance(value, dict) else value
     if not isinstance(value, (dict, list, tuple)) or len(values) != spec.num_children:
         return list(spec.flatten_up_to(value))
     return [leaf for child, part in zip(spec.children(), values, strict=True) for leaf in fitted(part, child)]
 
 
+def _ragged_parts(items: list[Any], axis: int) -> list[Any]:
+    """The tensors of a list of items that differ in size; of an empty one only the number of items is known."""
+    if not isinstance(items, Ragged) and not len(items):
+        return [UNSET, torch.zeros(0, dtype=torch.int64)]
+    ragged = items if isinstance(items, Ragged) else Ragged.of(items, axis)
+    return [ragged.data, ragged.sizes]
+
+
 def _aligned(left: Any, right: Any) -> tuple[Any, Any]:
     """Lists of different lengths become `Rows`, on both sides."""
     if isinstance(left, Unset) or isinstance(right, Unset):
         return _spread(left, right), _spread(right, left)
-    if isinstance(left, (Rows, Columns)) or isinstance(right, (Rows, Columns)):
+    if isinstance(left, (Rows, Columns, Ragged)) or isinstance(right, (Rows, Columns, Ragged)):
         return _filled(left, right), _filled(right, left)
     if isinstance(left, OpenList) or isinstance(right, OpenList):
         return left, right
@@ -237,7 +246,19 @@ def _filled(value: Any, other: Any) -> Any:
     places = places_in(value or other)
     if places is not None:
         return Columns([_filled(column(value, n), column(other, n)) for n in range(places)])
+    axis = other.axis if isinstance(other, Ragged) else _ragged_axis([*value, *(other if type(other) is list else [])])
+    if axis is not None:
+        return Ragged.of(value, axis) if value else Ragged.none(other, axis)
     return as_rows(value) if value else _none_of(other)
+
+
+def _ragged_axis(items: Sequence[Any]) -> int | None:
+    """The one axis along which the items of a list have sizes that only values tell; None if there is no such one."""
+    tensors = [i for i in items if isinstance(i, torch.Tensor)]
+    if len(tensors) != len(items) or not items or len({t.dim() for t in tensors}) > 1:
+        return None
+    axes = {axis for t in tensors for axis, size in enumerate(t.shape) if is_from_values(size)}
+    return axes.pop() if len(axes) == 1 else None
 
 
 def _leaf(left: Any, right: Any, name: str, known: set[Any]) -> Leaf:
@@ -256,7 +277,7 @@ def _leaf(left: Any, right: Any, name: str, known: set[Any]) -> Leaf:
     if isinstance(left, Number) and isinstance(right, Number):
         return Leaf("number", dtype=_common_number(left, right))
     if isinstance(left, (torch.Tensor, *Number)) and isinstance(right, (torch.Tensor, *Number)):
-        return _tensor_leaf(left, right, name)
+        return _tensor_leaf(left, right, name, known)
     what = f"{name} is {_shown(left)} in one branch and {_shown(right)} in the other"
     raise DifferentBranchesError(what, _tensor_side(left, right))
 
@@ -278,7 +299,7 @@ def _common_number(left: Any, right: Any) -> torch.dtype:
     return types.pop() if len(types) == 1 else torch.promote_types(*types)
 
 
-def _tensor_leaf(left: Any, right: Any, name: str) -> Leaf:
+def _tensor_leaf(left: Any, right: Any, name: str, known: set[Any]) -> Leaf:
     if not isinstance(left, torch.Tensor):
         left, right = right, left
     if not isinstance(right, torch.Tensor):
@@ -289,7 +310,8 @@ def _tensor_leaf(left: Any, right: Any, name: str) -> Leaf:
         raise DifferentBranchesError(f"{name} has type {_type(left)} in one branch and {_type(right)} in the other")
     if left.dim() != right.dim():
         raise DifferentBranchesError(f"{name} has rank {left.dim()} in one branch and {right.dim()} in the other")
-    return Leaf("tensor", dtype=left.dtype)
+    pairs = zip(_outside(left.shape, known), right.shape, strict=True)
+    return Leaf("tensor", dtype=left.dtype, sizes=tuple(a if str(a) == str(b) else 0 for a, b in pairs))
 
 
 def _type(tensor: torch.Tensor) -> str:

@@ -54,7 +54,11 @@ def compiled(function: ast.FunctionDef, owner: str, code: CodeType) -> CodeType:
     """Code for a rewritten function that can stand in place of `code`: same arguments, same variables from outside."""
     bare = _bare(function, owner)
     outside = list(code.co_freevars)
-    setting = [ast.Assign([ast.Name(n, ast.Store()) for n in outside], ast.Constant(None))] if outside else []
+    setting: list[ast.stmt] = []
+    if outside:
+        setting.append(ast.Assign([ast.Name(n, ast.Store()) for n in outside], ast.Constant(None)))
+    if bare.name not in outside:  # in its own body the name of a function is a global one, as where it was written
+        setting.append(ast.Global([bare.name]))
     frame = ast.FunctionDef(
         name="frame",
         args=ast.arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[]),

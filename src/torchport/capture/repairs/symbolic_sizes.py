@@ -21,7 +21,7 @@ from torchport.capture.repairs.repair import capture_repair
 from torchport.errors import FixedDimensionError
 from torchport.torch_compat.error_texts import says
 from torchport.torch_compat.parts import patched
-from torchport.torch_compat.shape_env import rounds
+from torchport.torch_compat.shape_env import quotients_named, rounds
 from torchport.torch_compat.tracing import tree_leaves, tree_map
 
 # Sizes that go through a tensor of one number: `torch.div(n, 2, rounding_mode="floor")`, `torch.tensor(n).sqrt()`.
@@ -109,11 +109,14 @@ class SizedTensors(TorchFunctionMode):
         return given
 
 
+_ITERATIONS = (list.__iter__, tuple.__iter__)
+
+
 def _has(kinds: tuple[type, ...], given: Any) -> bool:
     if isinstance(given, dict):
         return _has(kinds, list(given.values()))
-    if isinstance(given, (list, tuple)):
-        return any(_has(kinds, child) for child in given)
+    if isinstance(given, (list, tuple)):  # a list that is kept in tensors, as control flow makes one, has no such items
+        return type(given).__iter__ in _ITERATIONS and any(_has(kinds, child) for child in given)
     if isinstance(given, slice):
         return _has(kinds, [given.start, given.stop, given.step])
     return isinstance(given, kinds)
@@ -234,6 +237,7 @@ _TABLE_RULES: dict[str, Callable[..., Any]] = {
 #   an `int` and a `float` that leave a symbolic size symbolic and are Python's for anything else, and a `math` whose
 #   functions do the same;
 # - a symbolic size can be a key of a dict or of a cache;
+# - a number that is computed with a quotient of sizes gets a name, see `quotients_named`;
 # - a tensor that was made of sizes remembers what it stands for, see `SizedTensors`.
 
 _NOT_THE_MODELS = {
@@ -257,6 +261,7 @@ def _needs_symbolic_sizes(error: Exception) -> bool:
 def symbolic_sizes(target: Any) -> Iterator[bool]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(SizedTensors())
+        stack.enter_context(quotients_named())
         stack.enter_context(patched("SymInt.__hash__", _by_expression))
         for names in _namespaces():
             stack.enter_context(_shadowed(names))

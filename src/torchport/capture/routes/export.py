@@ -15,6 +15,7 @@ from torchport.capture.origins import complete_metadata, line_of_error
 from torchport.capture.reference import preserved
 from torchport.capture.repairs import WITH_SIZES, for_failed_capture, for_failed_translation, repaired
 from torchport.capture.repairs.models import WRITTEN_OUT, computed, kept, mean_zero, weights_alone
+from torchport.capture.repairs.repair import CaptureRepair
 from torchport.capture.routes.route import Captured, Request
 from torchport.capture.structure import FlatModule
 from torchport.errors import CaptureError, FixedDimensionError, RefusedError, TorchportError, first_line
@@ -29,6 +30,7 @@ from torchport.torch_compat.shape_env import unsolved
 
 LOWEST_OPSET = 18  # torch's translations are written for this one; below, the graph is converted
 FIXED_NUMBER = re.compile(r"Eq\((?!.*Mod\().*, -?\d+\)")  # a guard by which a size, or a number made of sizes, is one
+ON_VALUES = "the graph depends on a tensor's value"
 CAPTURED_AGAIN = "the control flow of a program captured again"
 HIGHEST_OPSET = 23  # torch 2.13 converts its own translations up to this one
 
@@ -139,9 +141,17 @@ def doubts(request: Request) -> tuple[Challenge, ...]:
     return found_challenges(program, request, guards)
 
 
-def exported(request: Request, repairs: list[str]) -> tuple[torch.export.ExportedProgram, list[Guard]]:
-    """torch.export's program, with the guards it made; a failure with a known cause is repaired and tried again."""
-    known: tuple[Any, ...] = tuple(request.learned)
+def exported(
+    request: Request, repairs: list[str], known: list[CaptureRepair] | None = None
+) -> tuple[torch.export.ExportedProgram, list[Guard]]:
+    """torch.export's program, with the guards it made; a failure with a known cause is repaired and tried again.
+
+    Args:
+        request: what to capture.
+        repairs: the names of the repairs that had something to do join it.
+        known: repairs that an earlier capture of the model asked for; those that this one asks for join it.
+    """
+    known = list(request.learned) if known is None else known
     frozen: tuple[torch.export.ExportedProgram, list[Guard], list[str]] | None = None
     calls = autograd_functions.Calls()
     while True:
@@ -161,24 +171,24 @@ def exported(request: Request, repairs: list[str]) -> tuple[torch.export.Exporte
                 program, guards, applied = frozen
                 repairs += applied
                 return program, guards
-            repair = for_failed_capture(error, known)
+            repair = for_failed_capture(error, tuple(known))
             if repair is None and request.learned:  # what helped before does not help here
                 request.learned.clear()
-                known = ()
+                known.clear()
                 continue
             if repair is None:
                 advice = error.next_step if isinstance(error, TorchportError) else None
                 raise CaptureError(_reason(error), where=line_of_error(error) or None, next_step=advice) from error
-            known += (repair,)
+            known.append(repair)
         else:
             if request.dims and not guards and not reads_guards():
                 parts.note(UNREAD_GUARDS)
-            again = _repair_of_frozen(program, request, guards, known)
+            again = _repair_of_frozen(program, request, guards, tuple(known))
             if again is None:
                 request.learned[:] = known
                 repairs += applied
                 return program, guards
-            known += (again,)
+            known.append(again)
             frozen = program, guards, applied
 
 
@@ -279,7 +289,7 @@ def _input_values(program: torch.export.ExportedProgram) -> list[torch.Tensor]:
 
 def _reason(error: Exception) -> str:
     if says(error, "data-dependent"):
-        return "the graph depends on a tensor's value"
+        return ON_VALUES
     if says(error, "value of output"):  # the message names the operator alone
         return f"{first_line(error)} gives what only a tensor's values tell, and is not known to the capture"
     return f"torch.export: {first_line(error)}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -21,8 +22,10 @@ from torchport.capture.control_flow.tracing import watching
 from torchport.capture.control_flow.transform import RewriteLineError
 from torchport.capture.dynamic_dims import InputDims
 from torchport.capture.frozen_branches import sites_looked_at
-from torchport.capture.guards import Challenge, Guard, doubtful_lines, watch_ones
+from torchport.capture.guards import Challenge, Guard, Guess, doubtful_lines, guessing, watch_ones
 from torchport.capture.origins import Site, line_of_error, place, site_of_error
+from torchport.capture.repairs.repair import CaptureRepair
+from torchport.capture.repairs.symbolic_sizes import symbolic_sizes
 from torchport.capture.routes import export
 from torchport.capture.routes.route import Captured, Request
 from torchport.capture.structure import Call
@@ -115,15 +118,18 @@ def _rewritten(request: Request, repairs: list[str]) -> tuple[Plan, _Try]:
     good: _Try | None = None  # before lines were rewritten for a condition on sizes, which may also be left as it is
     banned: set[int] = set()
     failure: CaptureError | None = None
+    known: list[CaptureRepair] = list(request.learned)  # what one capture of the model needs, the next one will
     looked = False
     for _ in range(_TRIES):
         try:
-            tried = _try(request, plan)
+            tried = _try(request, plan, known)
         except (CaptureError, RewriteError) as error:
             cause = error.__cause__ if isinstance(error, CaptureError) else error
             assert cause is not None
-            site = site_of_error(cause)
+            site = error.guesses[0].site if isinstance(error, _GuessedError) else site_of_error(cause)
             if _rewritable(cause) and site is not None and _add(plan, site) is not None:
+                if isinstance(error, _GuessedError):
+                    _add_more(plan, error.guesses[1:])
                 if not looked:
                     looked = True
                     plan.add_assertions(site)
@@ -152,7 +158,27 @@ def _rewritten(request: Request, repairs: list[str]) -> tuple[Plan, _Try]:
     raise CaptureError(f"more than {_TRIES} lines ask to be rewritten")
 
 
-def _try(request: Request, plan: Plan) -> _Try:
+class _GuessedError(CaptureError):
+    """A capture that went on with guesses, which is no capture."""
+
+    def __init__(self, guesses: Sequence[Guess]) -> None:
+        super().__init__(export.ON_VALUES, where=guesses[0].line)
+        self.guesses = guesses
+
+
+def _add_more(plan: Plan, guesses: Sequence[Guess]) -> None:
+    """Rewrite what else stopped to be known; what cannot be rewritten may never be asked again."""
+    for guess in guesses:
+        with contextlib.suppress(CaptureError):
+            _add(plan, guess.site)
+
+
+def _guesses(known: list[CaptureRepair]) -> contextlib.AbstractContextManager[list[Guess]]:
+    """Guess what only values settle, once sizes are kept symbolic: before, a repair may settle it."""
+    return guessing() if symbolic_sizes in known else contextlib.nullcontext([])
+
+
+def _try(request: Request, plan: Plan, known: list[CaptureRepair]) -> _Try:
     repairs: list[str] = []
     with (
         plan.in_place(),
@@ -162,8 +188,15 @@ def _try(request: Request, plan: Plan) -> _Try:
         watching(request.call.target),
         watch_ones() as ones,
         noticing() as shared,
+        _guesses(known) as guesses,
     ):
-        program, guards = export.exported(request, repairs)
+        try:
+            program, guards = export.exported(request, repairs, known)
+        except (CaptureError, RewriteError):
+            if not guesses:
+                raise
+    if guesses:
+        raise _GuessedError(guesses) from guesses[0].error
     guards, ones = ([g for g in all_ if not _ON_VALUES.search(g.expression)] for all_ in (guards, ones))
     challenges = export.found_challenges(program, request, [*guards, *ones])
     return _Try(program, guards, ones, challenges, repairs, plan.lines(), tuple(shared))

@@ -23,7 +23,7 @@ _LONGER = "torchport.number_in_64_bits"
 
 
 def arithmetic(operator: str) -> Callable[[Any, Any], Any]:
-    """`operator` (Add, Sub, Mul, Pow) of two sizes or numbers."""
+    """`operator` (Add, Sub, Mul, Pow, Min, Max) of two sizes or numbers."""
 
     def translate(a: Any, b: Any) -> Any:
         if _is_whole(a) and _is_whole(b):
@@ -108,6 +108,8 @@ translates("operator.add")(arithmetic("Add"))
 translates("operator.sub")(arithmetic("Sub"))
 translates("operator.mul")(arithmetic("Mul"))
 translates("operator.pow")(arithmetic("Pow"))
+translates("torch.sym_min")(arithmetic("Min"))
+translates("torch.sym_max")(arithmetic("Max"))
 translates("math.floor")(rounding("Floor"))
 translates("math.ceil")(rounding("Ceil"))
 translates("builtins.round")(rounding("Round"))
