@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import torchport as tp
+from torchport.engines.registry import find_engine
 from torchport.errors import EngineError, EngineMissingError, FileError, InputError
 
 
@@ -137,3 +138,31 @@ def test_a_loaded_model_runs_whose_small_weights_lie_in_a_data_file(tmp_path: Pa
     onnx.save(proto, tmp_path / "m.onnx", save_as_external_data=True, size_threshold=0, location="m.data")
     session = tp.session(tp.graph.load(tmp_path / "m.onnx"))
     assert session.run({"x": np.float32([1, 1]), "c": np.array(True)})["y"].tolist() == [6, 12]
+
+
+def test_a_file_of_the_ir_version_that_onnx_writes_today_runs(tmp_path: Path) -> None:
+    proto = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 20]> g (float[n] a) => (float[n] b) { b = Abs(a) }'
+    )
+    proto.ir_version = onnx.IR_VERSION
+    onnx.save(proto, tmp_path / "new.onnx")
+    for model in (tmp_path / "new.onnx", tp.graph.load(tmp_path / "new.onnx")):
+        assert tp.session(model)(np.float32([-2, 1])).tolist() == [2, 1]
+    assert tp.graph.load(tmp_path / "new.onnx").ir_version == onnx.IR_VERSION
+
+
+def test_an_ir_version_that_nobody_knows_is_refused(tmp_path: Path) -> None:
+    model = ir.from_onnx_text('<ir_version: 99, opset_import: ["" : 20]> g (float[n] a) => (float[n] b) { b = Abs(a) }')
+    with pytest.raises(EngineError, match="IR version"):
+        tp.session(model)
+
+
+def test_an_opset_that_is_too_new_is_said_with_the_newest_that_is_read() -> None:
+    opsets = find_engine("onnxruntime").capabilities().opsets
+    assert opsets is not None
+    model = ir.from_onnx_text(
+        f'<ir_version: 10, opset_import: ["" : {opsets[1] + 1}]> g (float[n] a) => (float[n] b) {{ b = Abs(a) }}'
+    )
+    with pytest.raises(EngineError, match=f"reads opsets up to {opsets[1]}") as caught:
+        tp.session(model)
+    assert f"--set-opset {opsets[1]}" in str(caught.value)

@@ -72,7 +72,15 @@ def prove_same(
         InputError: the two do not take and give the same, so there is nothing to hold one against the other.
         RandomModelError: the model as it was answers differently each time.
     """
-    old, new = (open_session(m, engine, libraries=libraries) for m in (before, after))
+    new = open_session(after, engine, libraries=libraries)
+    try:
+        old = open_session(before, engine, libraries=libraries)
+    except EngineError as error:
+        raise EngineError(
+            f"the model before the edits cannot be run, so there is nothing to compare with: {error.what}",
+            where=error.where,
+            next_step="edit it without --verify (verify=False)",
+        ) from error
     _check_interface("input", old.inputs, new.inputs)
     _check_interface("output", *(_without_shapes(session.outputs) for session in (old, new)))
     rows = _Rows(old, new)

@@ -33,6 +33,8 @@ _DTYPES = {"float": "float32", "double": "float64"}
 _LENT = {"bfloat16": (onnx.TensorProto.BFLOAT16, np.uint16, ml_dtypes.bfloat16)}
 _OLDEST_OPSET = 7  # ONNX Runtime promises nothing below
 _IR_VERSION = 10  # one that every supported release reads
+_IR_OPSET = 21  # the same
+_NEWEST_IR_VERSION = 14  # adds element types only, which ONNX Runtime refuses where a model has them
 _QUIET = 4  # its messages come back as exceptions; printing them too helps nobody
 
 
@@ -48,7 +50,7 @@ class OnnxRuntime(Engine):
         try:
             if needs.in_python:
                 return _InPython(lambda: _open_sharing(*_in_python(loaded, needs, paths)), needs.names_in_python)
-            if isinstance(model, Path):
+            if isinstance(model, Path) and readable_ir_version(loaded.ir_version) == loaded.ir_version:
                 return OrtRunner(_open(str(model), _options(paths)), loaded)
             return _open_sharing(loaded, paths)
         except EngineError as error:
@@ -71,6 +73,18 @@ def _capabilities() -> Capabilities:
     return Capabilities(ort.__version__, devices, (opsets[0], opsets[-1]), tuple(dtypes), has_kernels)
 
 
+@functools.cache
+def readable_ir_version(version: int) -> int:
+    """Return the IR version to open a model of this one with: the newest that is read, where nothing is lost.
+
+    onnx writes a newer one than ONNX Runtime reads for months after each release.
+    """
+    if not _IR_VERSION < version <= _NEWEST_IR_VERSION:
+        return version
+    known = (v for v in range(version, _IR_VERSION, -1) if _opens(identity_model(1, {"": _IR_OPSET}, v)))
+    return next(known, version)
+
+
 def _opens(model: onnx.ModelProto) -> bool:
     try:
         _open(model.SerializeToString(), _options())
@@ -85,7 +99,14 @@ def _in_python(model: ir.Model, needs: Needs, paths: list[str]) -> tuple[ir.Mode
 
 
 def _named(error: EngineError, model: ir.Model, needs: Needs) -> EngineError:
-    """ONNX Runtime's words for an operator that no library has, in ours."""
+    """ONNX Runtime's words for an opset that is too new, or an operator that no library has, in ours."""
+    newest, own = (_capabilities().opsets or (0, 0))[1], model.opset_imports.get("", 0)
+    if own > newest:
+        return EngineError(
+            f"ONNX Runtime {ort.__version__} reads opsets up to {newest}, the model has opset {own}",
+            next_step=f"convert it: torchport edit model.onnx --set-opset {newest} -o converted.onnx, "
+            f"in Python tp.graph.set_opset(model, {newest})",
+        )
     unknown = re.search(r"([\w.]+):(\w+)\(-?\d+\) is not a registered function/op", error.what)
     if "Domain already set in registry" in error.what:
         names = ", ".join(p.name for p in needs.libraries)
@@ -286,7 +307,9 @@ def weights_as_inputs(model: ir.Model) -> tuple[bytes, dict[str, Array]]:
             value.const_value = None
             if value not in inputs:
                 graph.inputs.append(value)
-        graph_bytes = ir.to_proto(model).SerializeToString(deterministic=True)
+        proto = ir.to_proto(model)
+        proto.ir_version = readable_ir_version(proto.ir_version)
+        graph_bytes = proto.SerializeToString(deterministic=True)
     finally:
         for value, stored in kept.items():
             value.const_value = stored
