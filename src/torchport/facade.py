@@ -10,9 +10,12 @@ import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
-from torchport.errors import InputError
+from torchport.errors import InputError, OptionError, did_you_mean
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def lazy_names(
@@ -60,6 +63,50 @@ def checked(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     return wrapped
 
 
+def known_arguments(
+    title: str, others: Mapping[str, str], third: str = ""
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Return a decorator: arguments that the function does not have are an `OptionError` that names those it has.
+
+    Args:
+        title: how users call the function, ``tp.export``.
+        others: what to write instead of names that other functions have, ``{"opset_version": "opset"}``; a text with a
+            space is the whole advice.
+        third: what is probably meant by one argument too many.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        parameters = inspect.signature(function).parameters
+        by_position = sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters.values())
+
+        @functools.wraps(function)
+        def wrapped(*args: P.args, **named: P.kwargs) -> R:
+            unknown = [name for name in named if name not in parameters]
+            if unknown:
+                raise _unknown_arguments(title, unknown, others, list(parameters))
+            if len(args) > by_position:
+                raise OptionError(
+                    f"{title} takes {by_position} arguments by position, {len(args)} are given",
+                    next_step=f"give the others by name{third and f': {third}={shown(args[by_position])}'}",
+                )
+            return function(*args, **named)
+
+        return wrapped
+
+    return decorate
+
+
+def _unknown_arguments(title: str, unknown: list[str], others: Mapping[str, str], own: list[str]) -> OptionError:
+    listed = f"arguments are {', '.join(own)}"
+    advice = [_advice(name, others[name]) if name in others else did_you_mean(name, own, listed) for name in unknown]
+    names = ", ".join(f"'{name}'" for name in unknown)
+    return OptionError(f"{title} has no argument {names}", next_step="; ".join(dict.fromkeys(advice)))
+
+
+def _advice(name: str, instead: str) -> str:
+    return f"{name}: {instead}" if " " in instead else f"write {instead}= for {name}="
+
+
 _WORDS = {str: "a text", bool: "true or false", int: "a whole number", float: "a number"}
 _PYTHON_WORDS = {type(None): "None", Callable: "a function", os.PathLike: "a path"}
 _UNFIT = object()
@@ -105,7 +152,8 @@ def shown(value: object) -> str:
     """Return how an error shows an argument: as Python writes it where that is short, else its type."""
     kind = type(value)
     if kind.__module__ != "builtins":
-        return f"an {kind.__module__.partition('.')[0]}.{kind.__name__}".replace("an numpy", "a numpy")
+        home = kind.__module__.partition(".")[0]
+        return f"{'an' if home[:1] in 'aeiou' else 'a'} {home}.{kind.__name__}"
     line = " ".join(repr(value).split())
     return line if len(line) <= 60 else f"{line[:57]}..."
 

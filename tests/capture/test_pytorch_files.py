@@ -303,6 +303,12 @@ def test_a_hostile_pickle_is_not_run_in_any_disguise(scripted: Path, tmp_path: P
     assert marker.exists(), "the payload would have worked"
 
 
+def test_a_lone_tensor_is_not_called_weights(tmp_path: Path) -> None:
+    torch.save(torch.zeros(2, 3), tmp_path / "x.pt")
+    with pytest.raises(SourceError, match=r"holds one tensor of shape \[2, 3\], which is no model"):
+        load_pickle(tmp_path / "x.pt")
+
+
 @pytest.mark.parametrize("new", [True, False])
 @pytest.mark.parametrize("trust", [True, False])
 def test_weights_are_said_to_be_weights_only(tmp_path: Path, new: bool, trust: bool) -> None:

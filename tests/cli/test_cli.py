@@ -380,6 +380,25 @@ def test_inputs_of_an_onnx_file_may_be_called_anything(folder: Path, name: str) 
     assert "there is no input 'z'" in wrong.output
 
 
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("export", "model.py:Net", "-i", "x=float32[2,4]", "-o", "a.onnx"),
+        ("verify", "m.onnx", "--against", "model.py:Net"),
+        ("run", "m.onnx"),
+        ("compare", "m.onnx", "m.onnx"),
+        ("compare", "model.py:Net", "m.onnx"),
+    ],
+)
+def test_a_library_that_is_not_there_is_said_at_once(folder: Path, onnx_file: Path, args: tuple[str, ...]) -> None:
+    (folder / "m.onnx").write_bytes(onnx_file.read_bytes())
+    done = run(*args, "--library", "nolib.so")
+    assert done.exit_code == 2, done.output
+    assert "there is no operator library 'nolib.so'" in done.stderr
+    assert "route" not in done.stderr
+    assert "unproven" not in done.stderr
+
+
 def test_swapped_arguments_of_verify_are_noticed(folder: Path) -> None:
     found = run("verify", "model.py:Net", "--against", "net.onnx")
     assert found.exit_code == 2

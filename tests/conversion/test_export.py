@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 import random
 from pathlib import Path
@@ -12,9 +13,11 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from onnxscript import opset18 as op
 from torch import Tensor, nn
 
 import torchport as tp
+from torchport.conversion.options import TORCH_NAMES
 from torchport.errors import (
     DynamicError,
     EngineError,
@@ -645,6 +648,20 @@ def test_weights_that_cannot_be_inputs_are_said() -> None:
         (lambda: tp.export(nn.Linear(4, 4), X, dynamic={"input": {0: "3"}}), "is no dimension name"),
         (lambda: tp.export(nn.Linear(4, 4), X, dynamic={"input": {0: "b;1=c"}}), "is no dimension name"),
         (lambda: tp.export(nn.Linear(4, 4), X, output="model.pt"), "ends like another kind of file"),
+        (lambda: tp.export(nn.Linear(4, 4), X, dynamic_axes={}, opset_version=13), "write dynamic= for dynamic_axes="),
+        (lambda: tp.export(nn.Linear(4, 4), X, opset_version=13), "write opset= for opset_version="),
+        (lambda: tp.export(nn.Linear(4, 4), X, f="a.onnx"), "write output= for f="),
+        (lambda: tp.export(nn.Linear(4, 4), X, training=True), 'mode="train"'),
+        (lambda: tp.export(nn.Linear(4, 4), X, dynamics={}), "did you mean dynamic"),
+        (lambda: tp.export(nn.Linear(4, 4), X, "model.onnx"), "give the others by name: output='model.onnx'"),
+        (lambda: tp.export(nn.Linear(4, 4), X, input_names="abc"), "write input_names=['abc']"),
+        (lambda: tp.export(nn.Linear(4, 4), X, libraries=["no.so"]), "there is no operator library 'no.so'"),
+        (lambda: tp.export(nn.Linear(4, 4), X, translations={"aten::relux": torch.relu}), "did you mean aten::relu"),
+        (lambda: tp.export(nn.Linear(4, 4), X, translations={"aten::relu": 3}), "is a function, not 3"),
+        (lambda: tp.export(nn.Linear(4, 4).state_dict(), X), "these are weights only"),
+        (lambda: tp.verify(nn.Linear(4, 4), "model.onnx"), "the arguments are swapped"),
+        (lambda: tp.verify("a.onnx", "b.onnx"), "torchport compare b.onnx a.onnx"),
+        (lambda: tp.verify(nn.Linear(4, 4), nn.Linear(4, 4)), "is no model"),
         (
             lambda: tp.export(lambda a, b: a + b, (X, X), dynamic={"a": {0: "n"}}),
             "if these are the same dimension add b:0=n",
@@ -655,6 +672,22 @@ def test_mistakes_reviewers_made(call: Any, message: str) -> None:
     with pytest.raises(tp.TorchportError) as caught:
         call()
     assert message in str(caught.value)
+    assert len(str(caught.value)) < 1000
+    assert caught.value.exit_code == 2
+
+
+def test_every_argument_of_torchs_export_is_known() -> None:
+    own = inspect.signature(tp.export).parameters
+    unknown = inspect.signature(torch.onnx.export).parameters.keys() - own.keys() - TORCH_NAMES.keys()
+    assert unknown - {"deprecated_kwargs", "kwargs"} == set()
+
+
+def test_a_translation_may_be_named_by_a_text() -> None:
+    def relu(x: Any) -> Any:
+        return op.Max(x, op.Constant(value_floats=[0.0]))
+
+    exported = tp.export(nn.ReLU(), X, translations={"aten::relu": relu}, route="export", fold_constants=False)
+    assert "Max" in [node.op_type for node in exported.model.graph]
 
 
 def test_a_name_for_an_axis_of_an_output_that_does_not_vary_is_said() -> None:

@@ -126,6 +126,12 @@ def test_a_failing_write_in_the_middle_of_the_weights_leaves_the_old_model(
     assert number_in(path) == 1.0
 
 
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="a file system of Linux")
+def test_a_folder_that_keeps_no_files_is_not_called_full() -> None:
+    with pytest.raises(SaveError, match="keeps no files"):
+        filesystem.check_target("/proc/a.onnx")
+
+
 def test_a_real_full_disk_is_reported(tmp_path: Path) -> None:
     """A limit on file size is the nearest to a full disk a test can set up."""
     code = (

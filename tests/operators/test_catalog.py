@@ -70,7 +70,9 @@ def test_an_onnx_operator_tells_its_history_types_and_kernels() -> None:
 def test_an_unknown_operator_is_refused_with_the_closest_names() -> None:
     with pytest.raises(OptionError) as caught:
         tp.operators.show("ressize")
-    assert "did you mean Resize" in str(caught.value)
+    assert "did you mean aten::resize, Resize" in str(caught.value)
+    with pytest.raises(OptionError, match="did you mean aten::asinh, Asinh,"):
+        catalog.show("asinhh")
     code, output = ops("show", "ressize")
     assert code == 2
     assert "there is no operator 'ressize'" in output

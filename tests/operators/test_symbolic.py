@@ -501,3 +501,38 @@ def test_an_operator_without_shapes_is_run_to_learn_them() -> None:
     a, b = torch.randn(2, 4), torch.randn(7, 4)
     torch.testing.assert_close(tp.session(given.model)(a, b), (torch.cat([a, b]) * 2, a * 3))
     forget("torchport_bare::joined")
+
+
+def test_a_typo_in_the_name_of_an_operator_of_torch_is_said() -> None:
+    with pytest.raises(OptionError, match=r"has no operator 'aten::asinhh'\nnext:  did you mean aten::asinh,"):
+        tp.symbolic("aten::asinhh", since=9)
+    tp.symbolic("aten::Int", since=9)  # of TorchScript alone
+    tp.symbolic("not_loaded_yet::anything", since=9)
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (lambda g, x: g.op("Asinhh", x), ["ONNX has no operator 'Asinhh'", "did you mean Asinh"]),
+        (lambda g, x: g.op("LeakyRelu", x, alfa_f=0.1), ["has no attribute 'alfa'", "did you mean alpha?"]),
+    ],
+)
+def test_a_typo_in_a_symbolic_is_named_with_its_line(build: Any, words: list[str]) -> None:
+    tp.symbolic("aten::asinh", since=9)(build)
+    with pytest.raises(tp.CaptureError) as caught:
+        exported(Asinh(), "export")
+    line = build.__code__.co_firstlineno
+    for one in [*words, f"test_symbolic.py:{line}", "aten.asinh"]:
+        assert one in str(caught.value)
+
+
+def test_a_node_that_lacks_tensors_of_the_call_is_refused_for_that_reason() -> None:
+    @tp.symbolic("torchport_tests::scaled_sum", since=9)
+    def scaled_sum(g, a, b, alpha, axes, mode):
+        return g.op("mine::ScaledSum", a)
+
+    with pytest.raises(EngineError, match="the node lacks the inputs b") as caught:
+        exported(ScaledSum(), "export")
+    assert "pass them to g.op" in str(caught.value.next_step)
+    assert "allow_unproven=True" in str(caught.value.next_step)
+    assert not exported(ScaledSum(), "export", allow_unproven=True).proven

@@ -25,6 +25,7 @@ import torch
 
 from torchport.capture.structure import Branch, Call, Fixed, Node, Slot, signature_of, slots
 from torchport.errors import DynamicError, did_you_mean
+from torchport.facade import shown
 from torchport.results import Dim
 
 InputDims = dict[str, dict[int, Dim]]
@@ -56,7 +57,7 @@ def read(dynamic: Any, call: Call, *, input_names: Sequence[str], output_names: 
         reader.read_positions(dynamic)
     elif dynamic is not None:
         raise DynamicError(
-            f"dynamic={dynamic!r} is of no known form",
+            f"dynamic={shown(dynamic)} is of no known form",
             next_step='write dynamic={"x": {0: "batch"}}',
         )
     check_sizes(reader.inputs, dict(zip(call.names, call.tensors, strict=True)))
@@ -124,7 +125,7 @@ class _Reader:
         if not isinstance(spec, Mapping):
             raise DynamicError(
                 f"input '{name}' is a container, its dynamic entry is not",
-                where=f"dynamic[{name!r}] = {spec!r}",
+                where=f"dynamic[{name!r}] = {shown(spec)}",
                 next_step=f"nest it like the input: keys {', '.join(map(str, node.children))}",
             )
         for key, value in spec.items():
@@ -145,7 +146,7 @@ class _Reader:
             spec = dict(enumerate(spec))
         if not isinstance(spec, Mapping):
             raise DynamicError(
-                f"the dynamic entry of input '{slot.name}' is of no known form: {spec!r}",
+                f"the dynamic entry of input '{slot.name}' is of no known form: {shown(spec)}",
                 next_step=f'write {{"{slot.name}": {{0: "batch"}}}}',
             )
         dims: dict[int, Dim] = {}

@@ -14,6 +14,7 @@ from torch.nn.parameter import is_lazy
 
 from torchport.capture.structure import Call
 from torchport.errors import ForwardError, InputError, SourceError
+from torchport.facade import shown
 from torchport.tensors import FLOATS, dtype_name
 
 
@@ -41,12 +42,22 @@ def subject(model: Any) -> Subject:
         return Subject(model, model.module(check_guards=False))
     if isinstance(model, type) or not callable(model):
         raise SourceError(
-            f"{model!r} is no model" if not isinstance(model, type) else f"{model.__name__} is a class, not a model",
-            next_step="give an nn.Module, a function, a TorchScript module or an ExportedProgram"
+            f"{shown(model)} is no model"
+            if not isinstance(model, type)
+            else f"{model.__name__} is a class, not a model",
+            next_step=_model_advice(model)
             if not isinstance(model, type)
             else f"give an instance: {model.__name__}(...)",
         )
     return Subject(model, model)
+
+
+def _model_advice(given: Any) -> str:
+    if isinstance(given, Mapping) and given and all(isinstance(v, torch.Tensor) for v in given.values()):
+        return "these are weights only: make the model, model.load_state_dict(...) them, and give the model"
+    if isinstance(given, str) and ":" in given:
+        return f"give the object itself; on the command line: torchport export {given}"
+    return "give an nn.Module, a function, a TorchScript module or an ExportedProgram"
 
 
 def example_arguments(

@@ -186,7 +186,13 @@ def load_pickle(path: Path, *, trust: bool = False) -> Any:
         value = _unpickle(path)
     if isinstance(value, torch.nn.Module):
         return value
-    if isinstance(value, torch.Tensor | Mapping):
+    if isinstance(value, torch.Tensor):
+        raise SourceError(
+            f"{path.name} holds one tensor of shape {list(value.shape)}, which is no model",
+            where=str(path),
+            next_step=f"give the model; the tensor as an input: --input x={path.name}",
+        )
+    if isinstance(value, Mapping):
         raise _holds_weights(path, value)
     raise SourceError(
         f"{path.name} holds a {type(value).__name__}, which is no model",

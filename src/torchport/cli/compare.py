@@ -70,6 +70,7 @@ def command(
         say("loading")
         from torchport.comparison.compare import compare
 
+        own = load_libraries(libraries)
         given = [_Given(a, seed, trust), *([_Given(b, seed, trust)] if b else [])]
         found = compare(
             given[0].model,
@@ -79,7 +80,7 @@ def command(
             engines=chosen,
             outputs=pairs,
             budget=budget,
-            libraries=load_libraries(libraries),
+            libraries=own,
             progress=say,
             **options,
         )

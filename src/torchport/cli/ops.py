@@ -183,7 +183,11 @@ def load_libraries(given: tuple[str, ...]) -> list[str]:
     for file in given:
         if file.endswith(".py"):
             defined_in(file)
-    return [file for file in given if not file.endswith(".py")]
+    from torchport.engines.custom_operators import library_paths
+
+    libraries = [file for file in given if not file.endswith(".py")]
+    library_paths(libraries)  # one that is not there is said before a model is loaded
+    return libraries
 
 
 # torchport ops find | show | list | coverage | new | build | test | headers

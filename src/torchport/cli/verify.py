@@ -41,14 +41,14 @@ def command(
     """
     with progress(quiet or as_json) as say:
         say("loading")
-        from torchport.conversion.verify import verify
+        from torchport.conversion.verify import check_order, verify
         from torchport.files import onnx_files
 
-        _check_order(file, against)
+        check_order(file, against)
         onnx_files.load(file)  # a broken file is said before a slow import
+        options["libraries"] = load_libraries(options["libraries"])
         source = load(against, seed=seed, trust=trust)
         args, kwargs = gather(source, inputs, seed, required=False)
-        options["libraries"] = load_libraries(options["libraries"])
         proof = verify(file, source.model, args, kwargs=kwargs, dynamic=list(dynamic) or None, progress=say, **options)
     if as_json:
         print_json(proof)
@@ -56,20 +56,3 @@ def command(
         click.echo(str(proof))
     if not proof.passed:
         raise click.exceptions.Exit(1)
-
-
-def _check_order(file: str, against: str) -> None:
-    """Notice two arguments that were swapped, and two ONNX files."""
-    from torchport.errors import InputError
-
-    if not against.lower().endswith(".onnx"):
-        return
-    if file.lower().endswith(".onnx"):
-        raise InputError(
-            f"{against} is an ONNX file: there is no PyTorch model to prove {file} against",
-            next_step=f"hold two ONNX files against each other with: torchport compare {against} {file}",
-        )
-    raise InputError(
-        "the arguments are swapped: FILE is the ONNX model, --against the PyTorch model",
-        next_step=f"torchport verify {against} --against {file}",
-    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -20,6 +21,7 @@ from torchport.capture.routes.route import Captured, Request, load
 from torchport.conversion.options import ExportOptions
 from torchport.conversion.subject import TorchModel
 from torchport.engines import custom_operators
+from torchport.engines.custom_operators import library_paths
 from torchport.engines.protocol import Prepared, Workaround
 from torchport.engines.registry import find_engine
 from torchport.engines.session import Session, open_session
@@ -36,6 +38,7 @@ from torchport.irtools import metadata
 from torchport.irtools.dims import free_roots, texts_of
 from torchport.irtools.metadata import find_origin
 from torchport.irtools.types import tensor_infos
+from torchport.operators import registration
 from torchport.opset import convert as opsets
 from torchport.process import silence
 from torchport.results import Attempt, AttemptLine, Bound, Dim, Exported, Finding, Proof
@@ -46,6 +49,8 @@ from torchport.verification.values import example_sizes
 
 _OLD_ROUTES = ("script", "trace")  # that an old exporter is wrong says less than that the opset is too low
 _BY_SIZES = ("export", "rewrite")  # routes whose capture depends on the example's sizes alone
+_UNPROVEN = "--allow-unproven (allow_unproven=True) saves it all the same"
+_LINE = re.compile(r"\.py:\d+")
 BRANCH_ROUNDS = 6  # further random values for a trace that may have frozen a branch
 
 
@@ -92,7 +97,7 @@ class Attempts:
     def __init__(self, source: TorchModel, options: ExportOptions) -> None:
         self.source = source
         self.options = options
-        self.libraries = _as_list(options.libraries)
+        self.libraries = library_paths(options.libraries)
         self.attempts: list[Attempt] = []
         self.errors: list[RefusedError] = []
         self.unproven: list[Tried] = []
@@ -107,7 +112,7 @@ class Attempts:
             options.opset,
             fold_constants=options.fold_constants,
             weights_apart=options.weights != "include",
-            translations=dict(options.translations or {}),
+            translations=registration.by_overload(options.translations or {}),
             custom_opsets=dict(options.custom_opsets or {}),
             program=source.subject.program,
             verbose=options.verbose,
@@ -398,13 +403,13 @@ class Attempts:
                 where=story,
                 next_step=self._bounds_advice(proofs[0])
                 or (stopped and self.errors and self.errors[0].next_step)
-                or "see the proof for the case that differs; --allow-unproven saves it all the same",
+                or f"see the proof for the case that differs; {_UNPROVEN}",
             )
         if self.unproven and not blocked:
             return EngineError(
                 "the engine cannot run the model, so that nothing can be proven; nothing was saved",
                 where=story,
-                next_step=f"{self._engine_advice()}; --allow-unproven saves it all the same",
+                next_step=f"{self._engine_advice()}; {_UNPROVEN}",
             )
         if blocked:
             nearest = [e.nearest for e in blocked if e.nearest is not None]
@@ -420,7 +425,8 @@ class Attempts:
         refusal = CaptureError(
             "no route could capture the model",
             where=story,
-            next_step=first.next_step or "change the line named above",
+            next_step=first.next_step
+            or ("change the line named above" if _LINE.search(story) else "change what the reasons above name"),
             attempts=self.attempts,
         )
         refusal.__cause__ = first
@@ -428,7 +434,8 @@ class Attempts:
 
     def _engine_advice(self) -> str:
         """The engine's own next step, such as naming a library of kernels; it knows why it refused the model."""
-        advice = [e.next_step for e in self.errors if isinstance(e, EngineError) and e.next_step]
+        own = [e for e in self.errors if isinstance(e, EngineError)]
+        advice = [e.next_step for e in (*own, *self.errors) if e.next_step]
         return advice[0] if advice else "try another opset or dtype"
 
     def _bounds_advice(self, proof: Proof) -> str:
@@ -436,8 +443,12 @@ class Attempts:
         if not proof.bounds:
             return ""
         found = " and ".join(f"{name} {bound}" for name, bound in proof.bounds.items())
-        lines = " ".join(f"--dynamic '{dims_text(name, dims)}'" for name, dims in self.narrowed(proof.bounds))
-        return f"it is right at {found}: declare that with {lines}, or let --narrow do it"
+        texts = [dims_text(name, dims) for name, dims in self.narrowed(proof.bounds)]
+        lines = " ".join(f"--dynamic '{text}'" for text in texts)
+        return (
+            f"it is right at {found}: declare that with {lines} (in Python dynamic={texts}), "
+            "or let --narrow (narrow=True) do it"
+        )
 
 
 def _problem(proof: Proof, model: ir.Model, captured: Captured, source: TorchModel) -> str:
@@ -484,10 +495,6 @@ def _unproven_dimension(proof: Proof, source: TorchModel) -> str:
         if report.accepted and not any(c.verdict == "pass" for c in moved):
             return f"dimension '{report.name}' was not proven at any size but {sizes[report.name]}"
     return ""
-
-
-def _as_list(libraries: Sequence[str | os.PathLike[str]]) -> list[str | os.PathLike[str]]:
-    return [libraries] if isinstance(libraries, (str, os.PathLike)) else list(libraries)
 
 
 def _harmless(captured: Captured) -> list[Finding]:

@@ -15,10 +15,11 @@ from torchport.capture import interface, models
 from torchport.capture.reference import Mode
 from torchport.capture.routes.route import order
 from torchport.conversion.attempts import Attempts
-from torchport.conversion.options import DEFAULT_OPSET, ExportOptions, Progress, Weights
+from torchport.conversion.options import DEFAULT_OPSET, TORCH_NAMES, ExportOptions, Progress, Weights
 from torchport.conversion.subject import opened
 from torchport.engines.registry import DEFAULT
 from torchport.errors import OptionError, ProofError
+from torchport.facade import known_arguments
 from torchport.files import onnx_files
 from torchport.files.filesystem import check_target
 from torchport.files.writer import PROTOBUF_LIMIT
@@ -28,6 +29,7 @@ from torchport.terminal import human_bytes
 from torchport.verification.bounds import dims_text
 
 
+@known_arguments("tp.export", TORCH_NAMES, third="output")
 def export(
     model: Any,
     args: Any = (),

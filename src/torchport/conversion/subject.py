@@ -28,6 +28,7 @@ from torchport.errors import (
     TorchportError,
     did_you_mean,
 )
+from torchport.facade import shown
 from torchport.numerics.tolerance import Requested
 from torchport.process import silence
 from torchport.results import Dim, Finding
@@ -323,15 +324,19 @@ def _chosen_names(kind: str, wanted: Sequence[str] | None, own: Sequence[str]) -
     """The user's names where given, checked for count and duplicates."""
     if wanted is None:
         return list(own)
-    if isinstance(wanted, str) or len(wanted) != len(own):
-        count = 1 if isinstance(wanted, str) else len(wanted)
+    if isinstance(wanted, str) or not isinstance(wanted, Sequence):
         raise OptionError(
-            f"{count} {kind} names given, the model has {len(own)} {kind}s",
+            f"{kind}_names is a list of names, not {shown(wanted)}",
+            next_step=f"write {kind}_names={[wanted] if isinstance(wanted, str) else list(own)}",
+        )
+    if len(wanted) != len(own):
+        raise OptionError(
+            f"{len(wanted)} {kind} names given, the model has {len(own)} {kind}s",
             where=f"{kind}s: {', '.join(own)}",
             next_step="give one name for each, in this order",
         )
     if not all(isinstance(n, str) for n in wanted):
-        raise OptionError(f"{kind} names are texts, not {wanted!r}", next_step=f'write {kind}_names=["name"]')
+        raise OptionError(f"{kind} names are texts, not {shown(wanted)}", next_step=f'write {kind}_names=["name"]')
     twice = sorted({n for n in wanted if list(wanted).count(n) > 1})
     if twice or not all(wanted):
         raise OptionError(

@@ -8,17 +8,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import torch
 
 from torchport.capture import models
 from torchport.capture.reference import Mode
 from torchport.capture.structure import Call, signature_of
-from torchport.conversion.options import ExampleOptions, Progress
+from torchport.conversion.options import TORCH_NAMES, ExampleOptions, Progress
 from torchport.conversion.subject import opened
 from torchport.engines.registry import DEFAULT
 from torchport.engines.session import Session, open_session
 from torchport.errors import InputError
+from torchport.facade import known_arguments, shown
 from torchport.files import onnx_files
 from torchport.inputs.binding import nested
 from torchport.inputs.create import accepted
@@ -29,6 +31,7 @@ from torchport.tensors import to_numpy, to_torch
 from torchport.verification.equivalence import candidate, declared_dims
 
 
+@known_arguments("tp.verify", TORCH_NAMES)
 def verify(
     model: str | os.PathLike[str] | ir.Model,
     against: Any,
@@ -63,6 +66,7 @@ def verify(
     Returns:
         The proof, passed or not.
     """
+    check_order(model, against)
     session = open_session(model, engine, libraries=libraries)
     roots = roots_in(onnx_files.as_model(model))
     subject = models.subject(against)
@@ -82,6 +86,36 @@ def verify(
             graph = onnx_files.load(model) if not isinstance(model, ir.Model) else model
             proof = dataclasses.replace(proof, findings=(*proof.findings, *_other_weights(graph, subject.target)))
     return proof
+
+
+def check_order(model: Any, against: Any) -> None:
+    """Notice two arguments that were swapped, and two ONNX models.
+
+    Raises:
+        InputError: the PyTorch model is an ONNX model.
+    """
+    if not _is_onnx(against):
+        return
+    texts = isinstance(model, str) and isinstance(against, str)
+    if _is_onnx(model):
+        raise InputError(
+            f"{shown(against)} is an ONNX model: there is no PyTorch model to prove {shown(model)} against",
+            next_step=f"compare two ONNX models with: torchport compare {against} {model}"
+            if texts
+            else "compare two ONNX models with tp.compare(a, b)",
+        )
+    raise InputError(
+        "the arguments are swapped: the ONNX model comes first, the PyTorch model is what it is held against",
+        next_step=f"torchport verify {against} --against {model}"
+        if texts
+        else f"tp.verify({shown(against)}, model): the ONNX model first",
+    )
+
+
+def _is_onnx(given: Any) -> bool:
+    if isinstance(given, (str, os.PathLike)):
+        return os.fspath(given).lower().endswith(".onnx")
+    return isinstance(given, (ir.Model, onnx.ModelProto))
 
 
 def _other_weights(model: ir.Model, target: Any) -> list[Finding]:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
-from torchport.errors import EngineError
+from torchport.errors import EngineError, OptionError
 from torchport.irtools import metadata, types
 from torchport.irtools.names import name_of
 from torchport.irtools.traversal import all_nodes
@@ -56,6 +56,10 @@ class OperatorProvider(Protocol):
 
     def call(self, node: ir.Node) -> OperatorCall | None:
         """Return the call that the node stands for; None if it is not known."""
+        ...
+
+    def lacking(self, node: ir.Node) -> Sequence[str]:
+        """Return the tensors that the call needs and the node has not, where that is why no call is known."""
         ...
 
 
@@ -114,6 +118,23 @@ def described(model: ir.Model, given: Sequence[str | os.PathLike[str]]) -> list[
     return list(found.values())
 
 
+def library_paths(given: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> tuple[Path, ...]:
+    """Return operator libraries as paths; one path stands for a list of one.
+
+    Raises:
+        OptionError: one of them is not there.
+    """
+    paths = tuple(Path(p) for p in ([given] if isinstance(given, (str, os.PathLike)) else given))
+    missing = [path for path in paths if not path.is_file()]
+    if missing:
+        raise OptionError(
+            f"there is no operator library '{missing[0]}'",
+            where=f"--library {missing[0]}, in Python libraries=['{missing[0]}']",
+            next_step="give the path of a built one; `torchport ops build` compiles it",
+        )
+    return paths
+
+
 def digest(path: str | os.PathLike[str]) -> str:
     """Return the SHA-256 of a file."""
     return hashlib.sha256(Path(path).read_bytes()).hexdigest()
@@ -130,6 +151,15 @@ def no_kernel(
     where = "" if loads_libraries else "in an engine that loads libraries, "
     if looked_in:
         kernel = f"none of {', '.join(p.name for p in looked_in)} has it"
+    lacking = [argument for provider in _providers for argument in provider.lacking(node)]
+    if lacking and not looked_in:
+        return EngineError(
+            f"nothing here runs the operator {name}: {kernel}, and the node lacks the inputs {', '.join(lacking)}, "
+            "so that PyTorch cannot run it for the proof",
+            node=name_of(node),
+            next_step=f"pass them to g.op too, or name a library with its kernel: --library {example}, "
+            f"in Python libraries=['{example}']",
+        )
     return EngineError(
         f"nothing here runs the operator {name} (domain '{node.domain}'): {kernel}",
         node=name_of(node),

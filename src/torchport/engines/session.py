@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torchport.engines.custom_operators import library_paths
 from torchport.engines.protocol import OpenOptions, Runner
 from torchport.engines.registry import DEFAULT, find_engine
 from torchport.errors import InputError
+from torchport.files import onnx_files
 from torchport.inputs.binding import bind
 from torchport.irtools.dims import is_placeholder
 from torchport.tensors import Array, is_torch, to_torch
@@ -38,10 +40,9 @@ def open_session(
         >>> session.run({"x": x_numpy})         # by name, dict out
     """
     opened = find_engine(engine)
-    if isinstance(libraries, (str, os.PathLike)):
-        libraries = [libraries]
-    source = Path(model) if isinstance(model, (str, os.PathLike)) else model
-    return Session(opened.open(source, OpenOptions(tuple(libraries))), engine)
+    options = OpenOptions(library_paths(libraries))
+    source = Path(model) if isinstance(model, (str, os.PathLike)) else onnx_files.as_model(model)
+    return Session(opened.open(source, options), engine)
 
 
 class Session:

@@ -133,6 +133,12 @@ def check_target(path: str | os.PathLike[str]) -> Path:
         ) from error
     if not stat.S_ISDIR(folder) or in_the_way:
         raise SaveError("no file can be written here", where=str(target), next_step="give a path such as model.onnx")
+    if shutil.disk_usage(target.parent).total == 0:
+        raise SaveError(
+            f"the folder '{target.parent}' keeps no files: it is not on a disk",
+            where=str(target),
+            next_step="give another path",
+        )
     if not writable:
         raise SaveError(
             f"the folder '{target.parent}' cannot be written to",

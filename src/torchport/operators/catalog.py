@@ -252,7 +252,9 @@ def _torch_users(name: str) -> Iterator[str]:
 
 
 def closest(name: str) -> list[str]:
-    """The operators of the most similar names."""
-    names = [*_torch_names(), *onnx_catalog.names()]
-    by_own = {_own(n): n for n in names}
-    return [by_own[c] for c in close_names(_own(name), by_own, cutoff=0.6)]
+    """The operators of the most similar names, torch's and ONNX's; those in place only for a name that is."""
+    ours = [n for n in _torch_names() if n.startswith("aten::") and (name.endswith("_") or not n.endswith("_"))]
+    by_own: dict[str, list[str]] = {}
+    for one in (*ours, *onnx_catalog.names()):
+        by_own.setdefault(_own(one), []).append(one)
+    return [one for close in close_names(_own(name), by_own, cutoff=0.6) for one in by_own[close]]

@@ -368,6 +368,9 @@ class _Provider:
             return marked
         return pytorch_calls.from_attributes(own, node)
 
+    def lacking(self, node: ir.Node) -> Sequence[str]:
+        return pytorch_calls.lacking(node)
+
 
 register_provider(_Provider())
 

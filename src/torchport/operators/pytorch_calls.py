@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _PROCESS = uuid.uuid4().hex  # a mark that got into a file must not be taken for another call elsewhere
 _numbers = itertools.count(1)
 _remembered: dict[str, Call] = {}
+_lacking: dict[str, tuple[str, ...]] = {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +76,18 @@ def remember(node: ir.Node, call: Call) -> None:
     node.metadata_props[MARK] = key
     for value in node.outputs:
         value.type = None  # the symbolic's builder guessed; torch's exporter knows
+
+
+def remember_lack(node: ir.Node, arguments: Sequence[str]) -> None:
+    """Keep the tensors that a call needs and its node has not: without them PyTorch cannot run the node."""
+    key = f"{_PROCESS}-{next(_numbers)}"
+    _lacking[key] = tuple(arguments)
+    node.metadata_props[MARK] = key
+
+
+def lacking(node: ir.Node) -> tuple[str, ...]:
+    """Return what `remember_lack` kept for the node."""
+    return _lacking.get(node.metadata_props.get(MARK, ""), ())
 
 
 def remembered(node: ir.Node) -> Call | None:

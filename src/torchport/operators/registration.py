@@ -14,11 +14,13 @@ import dataclasses
 import importlib
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 import torch
 
+from torchport.errors import OptionError, did_you_mean
+from torchport.facade import shown
 from torchport.torch_compat import registries
 
 Kind = Literal["translation", "composition", "repair"]
@@ -144,3 +146,51 @@ def _is_imported(module: str) -> bool:
     except ImportError:
         return False
     return True
+
+
+# Operators as users name them.
+
+
+def check_name(name: str) -> None:
+    """Check that torch has an operator ``aten::asinh``; operators of other libraries may be loaded later.
+
+    Raises:
+        OptionError: the name is of torch's own, and torch has no such operator.
+    """
+    own = name.partition(".")[0]
+    if own.partition("::")[0] in ("aten", "prims") and not registries.is_operator(own):
+        raise _no_operator(own)
+
+
+def by_overload(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
+    """Return a user's translations by overload; ``"aten::relu"`` and ``torch.ops.aten.relu`` stand for all overloads.
+
+    Raises:
+        OptionError: a name is of no operator, or what stands for it is no function.
+    """
+    found: dict[Any, Callable[..., Any]] = {}
+    for key, function in table.items():
+        if not callable(function):
+            raise OptionError(f"the translation of {key} is a function, not {shown(function)}")
+        found.update(dict.fromkeys(_overloads(key), function))
+    return found
+
+
+def _overloads(key: Any) -> list[Any]:
+    if registries.is_packet(key):
+        return [getattr(key, name) for name in key.overloads()]
+    if not isinstance(key, str):
+        return [key]
+    name, _, overload = key.partition(".")
+    known = registries.overloads(name) if "::" in name else {}
+    if not known or (overload and overload not in known):
+        raise _no_operator(key, [f"{name}.{one}" for one in known])
+    return [known[overload]] if overload else list(known.values())
+
+
+def _no_operator(name: str, overloads: Sequence[str] = ()) -> OptionError:
+    plain = [n for n in registries.operator_names() if n.startswith(name.partition("::")[0]) and not n.endswith("_")]
+    return OptionError(
+        f"torch {torch.__version__.partition('+')[0]} has no operator '{name}'",
+        next_step=did_you_mean(name, overloads or plain, "`torchport ops find` looks for a part of a name", cutoff=0.7),
+    )

@@ -25,9 +25,9 @@ import onnx.defs
 import onnx_ir as ir
 import torch
 
-from torchport.errors import CaptureError, OptionError
+from torchport.errors import CaptureError, OptionError, did_you_mean
 from torchport.irtools import types
-from torchport.operators import pytorch_calls
+from torchport.operators import pytorch_calls, registration
 from torchport.torch_compat import registries
 
 Symbolic = Callable[..., Any]
@@ -53,6 +53,7 @@ def symbolic(name: str, *, since: int = 7) -> Callable[[Symbolic], Symbolic]:
         raise OptionError(f"'{name}' names no operator", next_step='write it as "domain::name": "aten::asinh"')
     if not isinstance(since, int) or since < 1:
         raise OptionError(f"since is an opset, not {since!r}", next_step="write since=9")
+    registration.check_name(name)
 
     def register(function: Symbolic) -> Symbolic:
         if not callable(function):
@@ -165,10 +166,22 @@ def _remember(nodes: list[ir.Node], results: list[Any], arguments: list[Any], so
     if len(own) != 1 or list(own[0].outputs) != results:
         return
     places = {id(v): n for n, v in enumerate(own[0].inputs) if v is not None}
-    leaves = [v for a in arguments for v in (a if isinstance(a, (list, tuple)) else [a]) if isinstance(v, ir.Value)]
-    if all(id(v) in places for v in leaves):
-        filled = [_placed(a, places) for a in arguments]
-        pytorch_calls.remember(own[0], pytorch_calls.Call(source.name, source.function, filled))
+    lacking = [n for n, a in enumerate(arguments) if any(id(v) not in places for v in _leaves(a))]
+    if lacking:
+        pytorch_calls.remember_lack(own[0], _argument_names(source.function, lacking))
+        return
+    filled = [_placed(a, places) for a in arguments]
+    pytorch_calls.remember(own[0], pytorch_calls.Call(source.name, source.function, filled))
+
+
+def _leaves(argument: Any) -> list[ir.Value]:
+    return [v for v in (argument if isinstance(argument, (list, tuple)) else [argument]) if isinstance(v, ir.Value)]
+
+
+def _argument_names(function: Any, places: list[int]) -> list[str]:
+    """The names of an operator's arguments; of another function their numbers."""
+    named = registries.schema(function).arguments if registries.is_overload(function) else ()
+    return [named[n].name if n < len(named) else f"number {n + 1}" for n in places]
 
 
 def _placed(argument: Any, places: dict[int, int]) -> Any:
@@ -261,6 +274,7 @@ class Graph:
         if domain in ("", "aten", "onnx"):
             domain = ""
             values, given = _current_form(kind, self.opset, values, given)
+            _check_form(kind, self.opset, given)
             values = _of_one_type(kind, self.opset, values)
         while values and values[-1] is None:
             values.pop()
@@ -361,6 +375,32 @@ def _current_form(
         values = [*values, *[None] * (place + 1 - len(values))]
         values[place] = _constant(np.asarray(attributes.pop(name)))
     return values, attributes
+
+
+def _check_form(kind: str, opset: int, attributes: dict[str, Any]) -> None:
+    """Refuse an operator or an attribute that ONNX has not, at the symbolic's own line.
+
+    Raises:
+        OptionError: there is none of this name.
+    """
+    if not onnx.defs.has(kind):
+        known = {s.name for s in onnx.defs.get_all_schemas()}
+        raise OptionError(
+            f"ONNX has no operator '{kind}' that g.op could add",
+            next_step=did_you_mean(kind, known, 'an operator of your own is written g.op("mydomain::Name", ...)'),
+        )
+    try:
+        schema = onnx.defs.get_schema(kind, opset, "")
+    except onnx.defs.SchemaError:
+        return  # of a later opset, which the conversion says
+    unknown = [name for name in attributes if name not in schema.attributes]
+    if unknown:
+        own = ", ".join(schema.attributes) or "none"
+        raise OptionError(
+            f"{kind} of opset {opset} has no attribute '{unknown[0]}', which g.op gives it",
+            next_step=did_you_mean(unknown[0], schema.attributes, more=f"its attributes: {own}")
+            or f"its attributes: {own}",
+        )
 
 
 def _of_one_type(kind: str, opset: int, values: list[Any]) -> list[Any]:

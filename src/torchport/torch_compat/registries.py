@@ -56,6 +56,12 @@ def operator(name: str) -> Any | None:
     return getattr(getattr(getattr(torch.ops, space), packet, None), overload, None)
 
 
+def is_operator(name: str) -> bool:
+    """Check that torch has an operator of the name ``aten::asinh``, for tensors or in TorchScript."""
+    space, _, own = name.partition("::")
+    return hasattr(getattr(torch.ops, space), own)
+
+
 def is_overload(value: Any) -> bool:
     """Check that a value is an overload of an operator, such as ``torch.ops.aten.add.Tensor``."""
     return isinstance(value, type(torch.ops.aten.add.Tensor))

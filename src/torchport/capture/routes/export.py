@@ -311,8 +311,9 @@ def _translation_error(error: Exception, program: torch.export.ExportedProgram) 
         )
     target = TRANSLATED.search(text)
     what = f"translating {target[1]} to ONNX" if target else "translation to ONNX"
-    where = _line_of_operator(program, target[1]) if target else ""
-    return CaptureError(f"{what}: {first_line(root)}", where=where or None)
+    where = line_of_error(root) or (_line_of_operator(program, target[1]) if target else "")
+    advice = root.next_step if isinstance(root, TorchportError) else None
+    return CaptureError(f"{what}: {first_line(root)}", where=where or None, next_step=advice)
 
 
 def _how_to_map(operator: str) -> str:

@@ -43,7 +43,7 @@ def check(given: str | os.PathLike[str]) -> Path:
     """The library's path, if ONNX Runtime can load it."""
     path = Path(given).resolve()
     if not path.is_file():
-        raise EngineError(f"there is no operator library '{given}'", next_step="build it with `torchport ops build`")
+        raise OptionError(f"there is no operator library '{given}'", next_step="build it with `torchport ops build`")
     _check_kind(path)
     fault = _tried(path)
     if fault:
@@ -61,13 +61,13 @@ def _check_kind(path: Path) -> None:
     if sys.platform != "linux":
         return  # the trial tells
     if start[:4] != b"\x7fELF":
-        raise EngineError(
+        raise OptionError(
             f"'{path.name}' is no library of this system", where=str(path), next_step="give a .so built for Linux"
         )
     order = "little" if start[5] == 1 else "big"
     machine = _MACHINES.get(int.from_bytes(start[18:20], order), "another machine")  # type: ignore[arg-type]
     if machine != platform.machine():
-        raise EngineError(
+        raise OptionError(
             f"'{path.name}' was built for {machine}, this machine is {platform.machine()}",
             where=str(path),
             next_step="build it here with `torchport ops build`",
