@@ -257,3 +257,31 @@ def test_errors_as_large_as_the_references_own_rounding_are_ill_conditioned(off:
     exam = verifier(rounded, ProofInput("x", X, {}), precise=precise)
     proof = exam.verify(candidate(lambda x: x * np.float32(2.02 - off)))
     assert {c.verdict for c in proof.cases if c.label != "zeros"} == {verdict}
+
+
+@pytest.mark.parametrize(("off", "verdict"), [(2e-5, "ill-conditioned"), (0.5, "fail")])
+def test_numbers_that_are_clipped_in_most_nudges_are_ill_conditioned_too(off: float, verdict: str) -> None:
+    """A batch norm of equal numbers, then ReLU: rounding is amplified, and half of what moves is clipped to zero."""
+    mixed = np.random.default_rng(0).normal(size=(4, 5000)).astype(np.float32) * 300
+
+    def clipped(arrays: Sequence[Array]) -> list[Array]:
+        return [np.maximum(arrays[0] @ mixed, 0)]
+
+    def onnx(x: Array) -> Array:
+        return clipped([x])[0] + np.float32(off) * (not x.any())
+
+    proof = verifier(clipped).verify(candidate(onnx))
+    (case,) = [c for c in proof.cases if c.label == "zeros"]
+    assert case.verdict == verdict
+    assert proof.passed == (verdict != "fail")
+
+
+def test_a_few_numbers_that_do_not_move_are_wrong() -> None:
+    mixed = np.random.default_rng(0).normal(size=(4, 500)).astype(np.float32) * 300
+    mixed[:, 7] = 0  # this one depends on no input
+
+    def onnx(x: Array) -> Array:
+        return np.maximum(x @ mixed, 0) + np.float32(2e-5) * (not x.any())
+
+    proof = verifier(lambda arrays: [np.maximum(arrays[0] @ mixed, 0)]).verify(candidate(onnx))
+    assert [c.label for c in proof.failures] == ["zeros"]
