@@ -85,7 +85,7 @@ def _saved_inputs(side: SavedSide, wanted: tuple[list[str], list[str]]) -> Sampl
         raise InputError(
             f"'{side.label}' does not hold the input '{missing[0]}' its tensors were made from",
             where=f"it holds: {', '.join([*arrays, *side.sample.outputs]) or 'nothing'}",
-            next_step="give the inputs with --input or --data, or save them in the same file",
+            next_step="give the inputs with --input or --data (inputs=, data=), or save them in the same file",
         )
     if side.is_recorded:  # all its arrays are inputs, those in containers too
         return dataclasses.replace(side.sample, outputs={})

@@ -324,7 +324,7 @@ def tensors_of(name: str, output: Any) -> list[Array]:
         if not isinstance(item, ARRAYS):
             raise InputError(
                 f"output '{name}' holds a {type(item).__name__}: only tensors and sequences of them are compared",
-                next_step="leave it out: --map a=b names the outputs to compare",
+                next_step="leave it out: --map a=b (outputs={'a': 'b'}) names the outputs to compare",
             )
     return list(items)
 

@@ -127,7 +127,7 @@ def _check_opset(function: ir.Function, scope: Scope) -> None:
             raise InputError(
                 f"the function {function.domain}::{function.name} is of opset {own}, its caller of {other}, and "
                 f"{node.op_type} changed between them",
-                next_step=f"bring all to one opset first: --set-opset {max(own, other)}",
+                next_step=f"bring all to one opset first: --set-opset {max(own, other)} (tp.graph.set_opset)",
             )
     for domain, version in function.opset_imports.items():
         scope.opset_imports.setdefault(domain, version)

@@ -39,7 +39,7 @@ class ReferenceEngine(Engine):
         except Exception as error:
             raise EngineError(
                 f"the reference evaluator refuses the model: {error}",
-                next_step="name another engine with --engine",
+                next_step="name another engine with --engine (engine=)",
             ) from error
         return ReferenceRunner(evaluator, loaded, in_python=tuple(own))
 

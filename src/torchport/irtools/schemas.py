@@ -57,7 +57,7 @@ def schema_of(name: str, opset: int | None) -> Any | None:
     if versions and found is None:
         raise InputError(
             f"the operator {kind} came in opset {min(versions)}, the model is of opset {opset}",
-            next_step=f"convert the model first: --set-opset {min(versions)}",
+            next_step=f"convert the model first: --set-opset {min(versions)} (tp.graph.set_opset)",
         )
     own = f"an operator of your own needs a domain: com.example::{kind}"
     what = f"ONNX has no operator {kind}" + (f" any more in opset {opset}" if versions else "")

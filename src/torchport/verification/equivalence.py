@@ -116,7 +116,7 @@ def _check_interface(what: str, old: Sequence[TensorInfo], new: Sequence[TensorI
     raise InputError(
         f"the edits changed the {what}s: there is nothing to compare with",
         where=f"before: {shown[0]}; now: {shown[1]}",
-        next_step="run those without --verify, and verify the others in a call of their own",
+        next_step="run those without --verify (verify=False), and verify the others in a call of their own",
     )
 
 
