@@ -343,6 +343,20 @@ def test_state_mode_inputs_and_random_numbers_are_as_before() -> None:
     assert np.array_equal(np.random.get_state()[1], states[2])
 
 
+class CountedBeside(Stateful):
+    """With an operator that is composed of others: programs with one are searched for what sees weights alone."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.hypot(super().forward(x), self.calls.view(1) * 2)
+
+
+def test_a_buffer_that_the_model_writes_to_is_no_constant() -> None:
+    model = CountedBeside().eval()
+    exported = tp.export(model, X.clone(), dynamic={"x": {0: "n"}}, route="export")
+    assert exported.proof.passed
+    assert model.calls == 0
+
+
 # --- opset, weights and other options ---------------------------------------------------------------------------------
 
 

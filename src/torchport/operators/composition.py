@@ -59,7 +59,7 @@ def composed(
     """The program with its calls of these operators replaced, also those that replacing left; itself if it has none."""
     by_name = {_name(op): function for op, function in compositions.items()}
     calls = [(node, by_name.get(_name(node.target))) for node in operator_calls(program.graph_module)]
-    used = {_name(node.target) for node, function in calls if function is not None and _applies(function, node)}
+    used = {_name(node.target) for node, function in calls if function is not None and applies_to(function, node)}
     wanted = {op: function for op, function in compositions.items() if _name(op) in used}
     if not wanted:
         return program
@@ -84,7 +84,8 @@ def only_where(
     return mark
 
 
-def _applies(function: Callable[..., Any], node: torch.fx.Node) -> bool:
+def applies_to(function: Callable[..., Any], node: torch.fx.Node) -> bool:
+    """Check that a composition replaces a call."""
     applies = getattr(function, "applies", None)
     if applies is None:
         return True

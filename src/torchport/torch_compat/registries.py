@@ -77,6 +77,17 @@ def schema(overload: Any) -> Any:
     return overload._schema
 
 
+def written_places(target: Any) -> list[int]:
+    """Return the places of the arguments that an operator writes to; none for another function."""
+    arguments = schema(target).arguments if is_overload(target) else ()
+    return [n for n, a in enumerate(arguments) if a.alias_info is not None and a.alias_info.is_write]
+
+
+def gives_view(target: Any) -> bool:
+    """Check that an operator may give a view of its first argument."""
+    return is_overload(target) and any(r.alias_info is not None for r in schema(target).returns)
+
+
 def has_operators(space: str) -> bool:
     """Check that operators of this namespace are loaded; without torch's list none is known to be."""
     if not has("_dispatch_get_all_op_names"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import itertools
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import onnx_ir as ir
@@ -19,6 +19,7 @@ from torchport.capture.models import is_wrapper, unwrapped
 from torchport.capture.repairs.repair import capture_repair, program_repair
 from torchport.errors import CaptureError
 from torchport.operators import fake_shapes, library
+from torchport.operators.composition import applies_to
 from torchport.torch_compat import exporter, registries
 from torchport.torch_compat.error_texts import says
 from torchport.torch_compat.parts import patched
@@ -220,9 +221,12 @@ def weights_alone(program: torch.export.ExportedProgram, error: Exception) -> to
     return _with_constants(program, values) if any(node.op == "call_function" for node in values) else None
 
 
-def computed(program: torch.export.ExportedProgram, operators: Container[Any]) -> torch.export.ExportedProgram | None:
+def computed(
+    program: torch.export.ExportedProgram, compositions: Mapping[Any, Callable[..., Any]]
+) -> torch.export.ExportedProgram | None:
     """The same, where one of these operators, which make long graphs, sees nothing but weights."""
-    calls = [n for n in program.graph.nodes if n.op == "call_function" and n.target in operators]
+    nodes = [n for n in program.graph.nodes if n.op == "call_function" and n.target in compositions]
+    calls = [n for n in nodes if applies_to(compositions[n.target], n)]
     if not calls:
         return None
     values = _folded(program)
@@ -246,14 +250,32 @@ def _weights(program: torch.export.ExportedProgram) -> dict[Node, Any]:
 
 
 def _folded(program: torch.export.ExportedProgram) -> dict[Node, Any]:
-    """The weights, and what every node that sees weights alone gives."""
-    values = _weights(program)
+    """The weights, and what every node that sees weights alone gives. No tensor that the program writes to is among
+    them: its numbers change, and those of a buffer are the model's own."""
+    written = _written(program.graph)
+    values = {node: value for node, value in _weights(program).items() if node not in written}
     with torch.no_grad():
         for node in program.graph.nodes:
-            if node.op == "call_function" and not _draws(node) and all(n in values for n in node.all_input_nodes):
+            if node.op != "call_function" or node in written or _draws(node):
+                continue
+            if all(n in values for n in node.all_input_nodes):
                 args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda n: values[n])
                 values[node] = node.target(*args, **kwargs)
     return values
+
+
+def _written(graph: torch.fx.Graph) -> set[Node]:
+    """The nodes that write to a tensor, those they write to, and those that these are views of."""
+    found: set[Node] = set()
+    for writer in graph.nodes:
+        places = registries.written_places(writer.target) if writer.op == "call_function" else []
+        waiting = [writer, *(writer.args[n] for n in places if n < len(writer.args))] if places else []
+        while waiting:
+            node = waiting.pop()
+            if isinstance(node, Node) and node not in found:
+                found.add(node)
+                waiting += node.args[:1] if registries.gives_view(node.target) else ()
+    return found
 
 
 def _draws(node: Node) -> bool:
