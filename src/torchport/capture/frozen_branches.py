@@ -33,7 +33,7 @@ Line = tuple[str, int]
 Jump = tuple[CodeType, int, int]
 Span = tuple[int, int, int, int]  # first line and column, last line and column
 
-_SKIPPED = frozenset({"NOP", "NOT_TAKEN"})  # stand between a jump and where it goes on
+_SKIPPED = frozenset({"NOP", "NOT_TAKEN", "TO_BOOL"})  # stand beside a jump, and are not the condition
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,18 +78,24 @@ def watch_branches(files: frozenset[str]) -> Iterator[Run]:
 
 
 def _steps(frame: FrameType, run: Run) -> Callable[..., Any]:
-    """The trace function of one call: counts each step out of a conditional jump."""
-    code, last = frame.f_code, -1
+    """The trace function of one call: counts each step out of a conditional jump, by the instruction before the jump.
+
+    That one stands in the condition; to the jump, Python may give the position of the whole statement.
+    """
+    code, before, jumps = frame.f_code, -1, False
     names = _instructions(code)
     frame.f_trace_opcodes = True
     frame.f_trace_lines = False
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
-        nonlocal last
-        if event == "opcode" and names.get(frame.f_lasti) not in _SKIPPED:
-            if "_IF_" in names.get(last, ""):  # POP_JUMP_IF_FALSE, and in some releases JUMP_FORWARD_IF_NONE and others
-                run.jumps[code, last, frame.f_lasti] += 1
-            last = frame.f_lasti
+        nonlocal before, jumps
+        name = names.get(frame.f_lasti, "")
+        if event != "opcode" or name in _SKIPPED:
+            return trace
+        if jumps:
+            run.jumps[code, before, frame.f_lasti] += 1
+        jumps = "_IF_" in name  # POP_JUMP_IF_FALSE, and in some releases JUMP_FORWARD_IF_NONE and others
+        before = before if jumps else frame.f_lasti
         return trace
 
     return trace
@@ -120,8 +126,8 @@ def one_sided(place: str, runs: Sequence[Run]) -> bool:
 def _undecided(exits: Sequence[dict[Any, int]], *, loops: bool) -> bool:
     reached = [found for found in exits if found]
     if loops:
-        return len({tuple(sorted(found.values())) for found in reached}) == 1
-    return len({place for found in reached for place in found}) == 1
+        return len({tuple(sorted(found.values())) for found in reached}) < 2
+    return len({place for found in reached for place in found}) < 2
 
 
 def _exits(path: str, span: Span, run: Run) -> dict[Any, int]:
