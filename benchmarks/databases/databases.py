@@ -117,6 +117,7 @@ def _diagnostic(entry: str, which: str) -> Case:
     torch.manual_seed(0)
     model, calls = kind().eval(), [Call(tuple(args)) for args in given]
     case = with_declared_axes(model, calls[0], kind._dynamic if which == "dynamic" else {})
+    calls += [Call(tuple(args)) for args in getattr(kind, "_valid", ())]
     further = [call for call in calls[1:] if _may_follow(calls[0], call)] if which == "dynamic" else []
     return Case(model, case.example, case.dynamic or None, (*case.unseen, *further))
 

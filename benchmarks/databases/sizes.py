@@ -27,21 +27,23 @@ def with_declared_axes(model: torch.nn.Module, call: Call, dynamic: Any) -> Case
     """The axes are dynamic that the database says, in torch.export's form."""
     nodes = _bound(model, call)
     given = dynamic if isinstance(dynamic, Mapping) else dict(zip(nodes, dynamic, strict=True))
-    axes = [axes for name, node in nodes.items() for axes in _declared(node, given.get(name))]
+    dims: dict[str, Any] = {}  # those of one name are one
+    axes = [axes for name, node in nodes.items() for axes in _declared(node, given.get(name), dims)]
     return Case(model, call, dynamic, tuple(_unseen(model, call, axes)))
 
 
-def _declared(node: Any, spec: Any) -> Iterator[dict[int, Any]]:
+def _declared(node: Any, spec: Any, dims: dict[str, Any]) -> Iterator[dict[int, Any]]:
     """The axes of each tensor below an argument; an unnamed dimension is a new one each time."""
     if isinstance(node, torch.Tensor):
-        named = {axis: dim if isinstance(dim, torch.export.Dim) else object() for axis, dim in (spec or {}).items()}
-        yield {axis: dim for axis, dim in named.items() if spec[axis] is not None}
+        found = {axis: dim for axis, dim in (spec or {}).items() if dim is not None}
+        named = {a: dims.setdefault(getattr(d, "__name__", str(len(dims))), d) for a, d in found.items()}
+        yield {a: d if isinstance(d, torch.export.Dim) else object() for a, d in named.items()}
     elif isinstance(node, (list, tuple)):
         for place, child in enumerate(node):
-            yield from _declared(child, spec[place] if spec and place < len(spec) else None)
+            yield from _declared(child, spec[place] if spec and place < len(spec) else None, dims)
     elif isinstance(node, dict):
         for key, child in node.items():
-            yield from _declared(child, spec[key] if spec else None)
+            yield from _declared(child, spec[key] if spec else None, dims)
 
 
 def _with_axes(model: torch.nn.Module, call: Call, chosen: Callable[[torch.Tensor], range]) -> Case:
@@ -103,14 +105,16 @@ def _resized(call: Call, axes: Axes, by: int | Mapping[Any, int | None], seed: i
             size = 1 if moved is None else tensor.shape[axis] + moved
             if not getattr(dim, "min", 0) <= size <= getattr(dim, "max", 2**62):
                 return None
-            chosen = torch.arange(size) % tensor.shape[axis] if moved == 0 else _drawn(tensor, axis, size, generator)
-            tensor = tensor.index_select(axis, chosen)
+            tensor = tensor if moved == 0 else _drawn(tensor, axis, size, generator)
         leaves[place] = tensor * (1 + 0.1 * seed) if tensor.is_floating_point() and _free(tensor) else tensor.clone()
     return pytree.tree_unflatten(leaves, spec)
 
 
 def _drawn(tensor: torch.Tensor, axis: int, size: int, generator: torch.Generator) -> torch.Tensor:
-    return torch.randint(tensor.shape[axis], (size,), generator=generator)
+    """Some of a tensor's rows along an axis; ones where it has none."""
+    if not tensor.shape[axis]:
+        return tensor.new_ones((*tensor.shape[:axis], size, *tensor.shape[axis + 1 :]))
+    return tensor.index_select(axis, torch.randint(tensor.shape[axis], (size,), generator=generator))
 
 
 def _free(tensor: torch.Tensor) -> bool:

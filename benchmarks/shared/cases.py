@@ -26,6 +26,7 @@ import onnxruntime
 import torch
 from torch.utils import _pytree as pytree
 
+_ENGINE = "onnxruntime"
 RELATIVE, ABSOLUTE = 1e-3, 1e-5  # the second of the largest number of the output
 
 
@@ -151,11 +152,12 @@ def _differ(target: Path, answered: list[tuple[Call, list[torch.Tensor]]]) -> tu
     try:
         session = onnxruntime.InferenceSession(str(target), providers=["CPUExecutionProvider"])
     except Exception as error:  # noqa: BLE001 - onnxruntime's errors have no common class
-        return "wrong", f"onnxruntime: loading: {str(error).splitlines()[0][:200]}"
+        return "engine fails", f"loading: {str(error).splitlines()[0][:200]}"
     for call, wanted in answered:
         problem = _differs(session, call, wanted)
         if problem:
-            return "wrong", f"{[list(t.shape) for t in call.tensors()]}: {problem}"
+            outcome = "engine fails" if problem.startswith(_ENGINE) else "wrong"
+            return outcome, f"{[list(t.shape) for t in call.tensors()]}: {problem}"
     return "right", ""
 
 
@@ -167,7 +169,7 @@ def _differs(session: onnxruntime.InferenceSession, call: Call, wanted: list[tor
     try:
         got = _run(session, {i.name: t for i, t in zip(inputs, tensors, strict=True)})
     except Exception as error:  # noqa: BLE001 - onnxruntime's errors have no common class
-        return f"onnxruntime: {str(error).splitlines()[0][:200]}"
+        return f"{_ENGINE}: {str(error).splitlines()[0][:200]}"
     if len(got) != len(wanted):
         return f"{len(got)} outputs instead of {len(wanted)}"
     problems = (_compare(a, _plain(b)) for a, b in zip(got, wanted, strict=True))

@@ -119,10 +119,11 @@ def _asked(before: dict[str, Any] | None, redo: str | None) -> bool:
 
 
 def figures(results: Results, names: list[str]) -> str:
-    lines = ["exporter    right         wrong  refused  failed  not run"]
+    lines = ["exporter    right         wrong  engine fails  refused  failed  not run"]
     for exporter in EXPORTERS:
         outcomes = collections.Counter(results.get((n, exporter), {"outcome": "not run"})["outcome"] for n in names)
         share = f"{outcomes['right']} ({outcomes['right'] / len(names):.1%})"
-        rest = f"{outcomes['wrong']:6}{outcomes['refused']:9}{outcomes['failed']:8}{outcomes['not run']:9}"
+        kinds = {"wrong": 6, "engine fails": 14, "refused": 9, "failed": 8, "not run": 9}
+        rest = "".join(f"{outcomes[kind]:{width}}" for kind, width in kinds.items())
         lines.append(f"{exporter:12}{share:13}{rest}")
     return "\n".join(lines)

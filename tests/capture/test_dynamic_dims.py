@@ -186,3 +186,12 @@ def test_a_pattern_stands_for_every_input_that_matches() -> None:
         }
     with pytest.raises(DynamicError, match=r"no input or output 'pat\.\*'"):
         dynamic_dims.read(["pat.*:2=past"], call, input_names=call.names, output_names=["y"])
+
+
+def test_an_entry_that_is_none_may_be_left_out_of_a_list() -> None:
+    call = Call(_model, (torch.zeros(2, 3), [torch.zeros(2), None, torch.zeros(2)]), {})
+    spec = {"batch": [{0: "n"}, {0: "n"}]}
+    found = dynamic_dims.read(spec, call, input_names=call.names, output_names=["output"]).inputs
+    assert found == {"batch.0": {0: Dim("n")}, "batch.2": {0: Dim("n")}}
+    with pytest.raises(DynamicError, match="has 3 entries, its dynamic entry 1"):
+        dynamic_dims.read({"batch": [{0: "n"}]}, call, input_names=call.names, output_names=["output"])

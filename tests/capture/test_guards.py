@@ -175,3 +175,14 @@ class ChecksShapes(nn.Module):
 def test_a_check_of_shapes_is_no_branch_on_values() -> None:
     exported = tp.export(ChecksShapes(), (X,), dynamic={"x": {0: "n"}}, route="trace")
     assert exported.proof.passed
+
+
+def doubled_unless_empty(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return torch.cond(y.numel() > 0, lambda x, y: x * 2, lambda x, y: x + 1, [x, y])
+
+
+def test_a_choice_by_an_empty_input_is_not_proven_where_torch_settles_it() -> None:
+    example = (torch.randn(2, 3), torch.randn(2, 4))
+    with pytest.raises(tp.ProofError, match="the capture settled that size at"):
+        tp.export(doubled_unless_empty, example, dynamic={"x": {0: "n"}, "y": {0: "n", 1: "m"}}, route="export")
+    assert tp.export(doubled_unless_empty, example, dynamic={"y": {1: "m[1..]"}}).proven

@@ -100,10 +100,23 @@ class Head(nn.Module):
         return x[:n] * 2, torch.arange(n), x[n:]
 
 
+class Force(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(X.shape[1], 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            return torch.autograd.grad(torch.tanh(self.layer(x)).sum(), x)[0]
+
+
 # What raises each message, by torch.export alone.
 BY_EXPORT: dict[str, Callable[..., Any]] = {
     "data-dependent": _branch,
     "weights not swapped": Cast,
+    "gradient inside": Force,
+    "gradients off": lambda x: torch.autograd.grad(x.sin().sum(), x)[0],
     "no shape function": lambda x: torch.ops.torchport_texts.shapeless(x),
     "quantized tensor": QuantizedAdd,
     "symbolic place": _written,

@@ -115,6 +115,18 @@ def test_dimensions_that_only_move_together_are_moved_together() -> None:
     assert all(d.accepted for d in exam.dimensions)
 
 
+def test_a_dimension_that_cannot_move_does_not_hold_back_those_that_move_together() -> None:
+    def add(arrays: Sequence[Array]) -> list[Array]:
+        if arrays[0].shape != arrays[1].shape or arrays[0].shape[1] != 4:
+            raise ValueError("shapes differ")
+        return [arrays[0] + arrays[1]]
+
+    inputs = [ProofInput("a", X, {0: Dim("a_0"), 1: Dim("a_1")}), ProofInput("b", X, {0: Dim("b_0")})]
+    exam = verifier(add, *inputs)
+    exam.verify(lambda feeds: {"y": feeds["a"] + feeds["b"]})
+    assert {d.name: bool(d.accepted) for d in exam.dimensions} == {"a_0": True, "a_1": False, "b_0": True}
+
+
 def test_bounds_are_kept() -> None:
     given = ProofInput("x", X, {0: Dim("n", min=2, max=4)})
     proof = verifier(double, given).verify(candidate(lambda x: x * 2))

@@ -120,11 +120,14 @@ class _Reader:
         self._walk_branch(node, spec, name)
 
     def _walk_branch(self, node: Branch, spec: Any, name: str) -> None:
-        if _is_sequence(spec) and len(spec) == len(node.children):
-            spec = dict(zip(node.children, spec, strict=True))
+        given = [key for key, child in node.children.items() if not isinstance(child, Fixed)]
+        if _is_sequence(spec) and len(spec) in (len(node.children), len(given)):  # None may be left out
+            keys = node.children if len(spec) == len(node.children) else given
+            spec = dict(zip(keys, spec, strict=True))
         if not isinstance(spec, Mapping):
+            count = f"has {len(node.children)} entries, its dynamic entry {len(spec)}" if _is_sequence(spec) else ""
             raise DynamicError(
-                f"input '{name}' is a container, its dynamic entry is not",
+                f"input '{name}' {count or 'is a container, its dynamic entry is not'}",
                 where=f"dynamic[{name!r}] = {shown(spec)}",
                 next_step=f"nest it like the input: keys {', '.join(map(str, node.children))}",
             )

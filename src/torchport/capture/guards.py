@@ -33,6 +33,7 @@ from torchport.torch_compat.shape_env import (
     guessed_conditions,
     is_truth_of_number,
     other_at_one,
+    statically_known_true,
     watch_conditions,
 )
 
@@ -57,8 +58,25 @@ class _Guards(logging.Handler):
 def watch_guards() -> Iterator[list[Guard]]:
     """Collect the guards on sizes that torch.export adds, each with the user's line. All else torch logs is dropped."""
     handler = _Guards()
-    with guard_log(handler):
-        yield handler.guards
+    _active.append(handler)
+    try:
+        with guard_log(handler):
+            yield handler.guards
+    finally:
+        _active.remove(handler)
+
+
+_active: list[_Guards] = []
+_EMPTY = "no size is 0"
+
+
+def note_settled(condition: Any) -> None:
+    """Note a condition on sizes that torch settled as it was asked, as it takes it that no size is 0."""
+    settled = isinstance(condition, torch.SymBool) and any(
+        map(statically_known_true, (condition, torch.sym_not(condition)))
+    )
+    if settled and _active:
+        _active[-1].guards.append(Guard(_EMPTY, line_of_frame(sys._getframe()), site_of_stack(sys._getframe())))
 
 
 UNREAD_GUARDS = "feature off: reading the guards of a capture; the proof has fewer sizes to ask at"
@@ -135,7 +153,8 @@ def challenges(
     """
     found: dict[tuple[tuple[str, int], ...], Challenge] = {}
     for guard in guards:
-        for sizes in islice(_violations(guard.expression, symbols, example), 2):
+        empty = ({d.root: 0} for d in symbols.values() if guard.expression == _EMPTY and d.allows(0))
+        for sizes in (*empty, *islice(_violations(guard.expression, symbols, example), 2)):
             found.setdefault(tuple(sorted(sizes.items())), Challenge(sizes, guard.line))
     far = {g.line: Challenge({}, g.line) for g in guards if g.line and _is_far(g.expression)}
     return (*tuple(found.values())[:_MOST], *far.values())

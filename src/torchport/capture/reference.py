@@ -65,6 +65,8 @@ class Snapshot:
         self._attributes = [(m, dict(m.__dict__), _contents(m)) for m in plain]
         buffers = target.buffers() if isinstance(target, torch.nn.Module) else ()
         self._buffers = [(b, b.detach().clone()) for b in buffers if _is_plain(b)]
+        weights = target.parameters() if isinstance(target, torch.nn.Module) else ()
+        self._gradients = [(w, w.grad) for w in weights]  # a model that calls backward() adds to them
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor lies in a buffer, and so would change with it when that is restored."""
@@ -82,6 +84,9 @@ class Snapshot:
                 (container.extend if isinstance(container, list) else container.update)(saved)
         for script, training in self._modes:
             script.training = training
+        for weight, gradient in self._gradients:
+            if weight.grad is not gradient:
+                weight.grad = gradient
         self._restore_buffers()
 
     def _restore_buffers(self) -> None:

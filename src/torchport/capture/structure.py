@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from torchport.errors import InputError, did_you_mean
+from torchport.torch_compat.error_texts import says
 from torchport.torch_compat.tracing import control_flow_by
 
 
@@ -163,6 +164,7 @@ class Call:
 
     def __init__(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.target = target
+        self._takes_gradients = False
         self._signature = signature_of(target)
         self.tensors: list[torch.Tensor] = []
         bound = _bind(self._signature, target, args, kwargs)
@@ -191,6 +193,18 @@ class Call:
         # What was given by name is given by name again: hooks see the difference.
         named = {name: bound.arguments.pop(name) for name in self._by_name}
         with control_flow_by(_control_flow):
+            return self._answer(bound, named)
+
+    def _answer(self, bound: inspect.BoundArguments, named: dict[str, Any]) -> Any:
+        """Call the model, with gradients switched on if it takes some of its own: forces of an energy, say."""
+        if not self._takes_gradients:
+            try:
+                return self.target(*bound.args, **bound.kwargs, **named)
+            except RuntimeError as error:
+                if torch.is_grad_enabled() or not says(error, "gradients off"):
+                    raise
+                self._takes_gradients = True
+        with torch.enable_grad():
             return self.target(*bound.args, **bound.kwargs, **named)
 
     def on(self, target: Any) -> Call:

@@ -46,6 +46,13 @@ TEXTS: dict[str, ErrorText] = {
         r"(?s)^AttributeError:.*object has no attribute '\w+_graph_\d+'",
         "the repair 'switching gradients on and off beside a branch'",
     ),
+    "gradients off": ErrorText(
+        r"does not require grad and does not have a grad_fn", "running the model with gradients"
+    ),
+    "gradient inside": ErrorText(
+        r"fake tensor in the exported program|view functorch tensor|has no attribute 'constant'|is not tracked with",
+        "the repair 'gradients taken while the model runs'",
+    ),
     "no shape function": ErrorText(
         r"^UnsupportedOperatorException:", "the repair 'shapes of operators learned from runs'"
     ),

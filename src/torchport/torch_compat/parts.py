@@ -66,6 +66,7 @@ _REGISTRY = "the table of operators behind `torchport ops`"
 _SCANS = "operators that become a Scan or a Loop"
 _QUANTIZED = "the capture of quantized layers"
 _VMAP = "torch.vmap inside of control flow"
+_GRADIENTS = "the capture of models that take gradients while they run"
 _USERS_FLOW = "torch.cond, while_loop, scan, map and associative_scan captured without torch.compile"
 
 PARTS: dict[str, Part] = {
@@ -153,6 +154,8 @@ PARTS: dict[str, Part] = {
         f"{_PROXY}:_temp_remove_pre_dispatch_torch_function_mode", _VMAP
     ),
     "trace_subgraph": Part(f"{_PROXY}:_MakefxTracer.trace_subgraph", _VMAP, ("self", "f")),
+    "make_fx": Part(f"{_PROXY}:make_fx", _GRADIENTS, ("f", "decomposition_table")),
+    "decomposition_table": Part("torch._decomp:decomposition_table", _GRADIENTS),
     "_add_batch_dim": Part("torch._functorch.predispatch:_add_batch_dim", _VMAP),
     "_get_current_function_mode_stack": Part("torch.overrides:_get_current_function_mode_stack", _REWRITE),
     "TorchDispatchMode": Part(

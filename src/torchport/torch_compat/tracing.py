@@ -37,6 +37,16 @@ def unnoted() -> contextlib.AbstractContextManager[Any]:
     return part(name)() if has(name) else contextlib.nullcontext()
 
 
+def below_autograd(function: Callable[..., Any], tensors: Any) -> Any:
+    """Return a function as a graph of operators, with those of the gradients that it takes among them."""
+    plain = {op: f for op, f in part("decomposition_table").items() if "_backward" in str(op)}
+    given = [tensor.detach() for tensor in tensors]
+    with disable_proxy_modes_tracing(), unnoted(), torch.enable_grad():
+        graph = part("make_fx")(function, decomposition_table=plain)(*given)
+        writes = any(getattr(getattr(n.target, "_schema", None), "is_mutable", False) for n in graph.graph.nodes)
+        return part("make_fx")(torch.func.functionalize(graph))(*given) if writes else graph
+
+
 def has_vmap(graph: torch.fx.GraphModule) -> bool:
     """Check that torch.vmap is noted in a graph by the calls that begin and end it."""
     return has("_add_batch_dim") and bool(graph.graph.find_nodes(op="call_function", target=part("_add_batch_dim")))

@@ -348,6 +348,8 @@ def _definite(example: Array) -> Draw | None:
 
     def draw(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
         factor = rng.standard_normal(shape)
+        if shape[-1] != shape[-2]:
+            return size * factor
         return size * (factor @ factor.swapaxes(-1, -2) / shape[-1] + 0.5 * np.eye(shape[-1]))
 
     return draw
@@ -362,6 +364,8 @@ def _boxes(example: Array) -> Draw | None:
     low, high = float(example.min()), float(example.max())
 
     def draw(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+        if shape[-1] != 4:
+            return rng.uniform(low, high, shape)
         corners = rng.uniform(low, high, (*shape[:-1], 2, 2))
         return np.sort(corners, axis=-2).reshape(shape)
 

@@ -389,15 +389,24 @@ class Verifier:
             yield from kinds[self._lowest + 1 :]
 
     def _joint_cases(self, sizes: dict[str, int], stuck: list[str]) -> list[CaseSpec]:
-        """Dimensions that cannot move alone may move together: x's batch and h's batch under two names."""
+        """Dimensions that cannot move alone may move together: x's batch and h's batch under two names.
+
+        All of them, else those of one size: another one that cannot move at all would hold them back.
+        """
+        alike = [[n for n in stuck if sizes[n] == size] for size in dict.fromkeys(sizes[n] for n in stuck)]
+        specs = self._moved_together(sizes, stuck)
+        specs = specs or [spec for group in alike for spec in self._moved_together(sizes, group)]
+        for n in stuck:
+            self._count_accepted(n, [s.sizes[n] for s in specs if s.sizes[n] != sizes[n]])
+        return specs
+
+    def _moved_together(self, sizes: dict[str, int], group: list[str]) -> list[CaseSpec]:
         specs: list[CaseSpec] = []
-        for change in (1, 3, 4, 8, 32):
-            moved = {n: sizes[n] + change for n in stuck}
-            if len(stuck) > 1 and len(specs) < 2 and self._affordable({**sizes, **moved}):
+        for change in (1, 3, 4, 8, 32) if len(group) > 1 else ():
+            moved = {n: sizes[n] + change for n in group}
+            if len(specs) < 2 and self._affordable({**sizes, **moved}):
                 spec = self._at(sizes, moved, f"together +{change}", 1)
                 specs += [spec] if not isinstance(self._output(spec), Refusal) else []
-        for n in stuck:
-            self._count_accepted(n, [s.sizes[n] for s in specs])
         return specs
 
     def _count_examples(self, sizes: Mapping[str, int]) -> None:

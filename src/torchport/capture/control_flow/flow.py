@@ -50,6 +50,7 @@ from torchport.capture.control_flow.indexing import at, getattr_, part, slice_, 
 from torchport.capture.control_flow.loops import Loop
 from torchport.capture.control_flow.merging import UNSET
 from torchport.capture.control_flow.tracing import rehearse, sizes_in
+from torchport.capture.guards import note_settled
 from torchport.torch_compat.tracing import tree_flatten, tree_leaves, tree_unflatten
 
 __all__ = [
@@ -109,6 +110,7 @@ __all__ = [
 def _cond(
     pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], operands: Sequence[Any] = (), *, nested: bool
 ) -> Any:
+    note_settled(pred)
     return cond(pred, true_fn, false_fn, *operands)
 
 

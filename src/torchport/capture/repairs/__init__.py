@@ -16,6 +16,7 @@ from torchport.capture.repairs.attention import causal_masks, flex_attention, pa
 from torchport.capture.repairs.models import (
     cast_layers,
     gradient_switches,
+    gradients,
     inner_wrappers,
     instance_norms,
     shapes_of_operators,
@@ -40,7 +41,7 @@ ALWAYS: tuple[CaptureRepair, ...] = (
 WITH_SIZES: tuple[CaptureRepair, ...] = (varying_sizes,)  # for captures by torch.export: a trace has none that vary
 AFTER_FAILED_CAPTURE: tuple[CaptureRepair, ...] = (
     *(views_as_reshapes, symbolic_sizes, quantized, written_places, one_hot, cast_layers, gradient_switches),
-    *(shapes_of_operators, value_checks, sparse_functions),
+    *(shapes_of_operators, value_checks, sparse_functions, gradients),
 )
 AFTER_FAILED_TRANSLATION: tuple[ProgramRepair, ...] = (settled_slices, weights_alone)
 

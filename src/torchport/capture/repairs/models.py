@@ -17,12 +17,14 @@ from torch.overrides import TorchFunctionMode
 
 from torchport.capture.models import is_wrapper, unwrapped
 from torchport.capture.repairs.repair import capture_repair, program_repair
+from torchport.capture.structure import FlatModule
 from torchport.errors import CaptureError
 from torchport.operators import fake_shapes, library
 from torchport.operators.composition import applies_to
 from torchport.torch_compat import exporter, registries
 from torchport.torch_compat.error_texts import says
 from torchport.torch_compat.parts import patched
+from torchport.torch_compat.tracing import below_autograd
 
 # DataParallel and DistributedDataParallel around a part of a model.
 #
@@ -201,6 +203,31 @@ def _needs_gradient_switches(error: Exception) -> bool:
 def gradient_switches(target: Any) -> Iterator[bool]:
     with patched("_set_grad_enabled", lambda own: lambda mode: None):
         yield True
+
+
+# Gradients that a model takes while it runs: `torch.autograd.grad`, `energy.backward()`, `torch.func.jacrev`.
+#
+# torch.export records operators before autograd sees them, and so none of those that compute a gradient. Recorded below
+# autograd first, the model is a graph of plain operators, which torch.export then takes.
+
+
+def _takes_gradients(error: Exception) -> bool:
+    return says(error, "gradient inside", "gradients off")
+
+
+@capture_repair("gradients taken while the model runs", after=_takes_gradients)
+@contextlib.contextmanager
+def gradients(target: Any) -> Iterator[bool]:
+    own = FlatModule.forward
+
+    def forward(self: FlatModule, *tensors: torch.Tensor) -> Any:
+        return below_autograd(lambda *given: own(self, *given), tensors)(*tensors)
+
+    FlatModule.forward = forward  # type: ignore[method-assign]
+    try:
+        yield True
+    finally:
+        FlatModule.forward = own  # type: ignore[method-assign]
 
 
 # Operators without an ONNX translation that see nothing but weights: their answers are computed now.
