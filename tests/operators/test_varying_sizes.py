@@ -73,6 +73,31 @@ def transport(x: Tensor) -> Tensor:
     return v * (u @ kernel.T.transpose(0, 1))
 
 
+def windows(x: Tensor) -> tuple[Tensor, ...]:
+    n = x.shape[-1]
+    tiles = F.pad(x, [0, -n % 4]).unfold(1, -(-n // 4), -(-n // 4))
+    return tiles, F.avg_pool1d(x, n), F.max_pool1d(x, kernel_size=n), x.unfold(1, 2, n // 2)
+
+
+def convolved(x: Tensor) -> tuple[Tensor, ...]:
+    return F.conv1d(x, torch.ones(2, 3, 3), padding=x.shape[2] // 2), F.conv1d(x, torch.ones(2, 3, 2), stride=2)
+
+
+def whole(x: Tensor) -> tuple[Tensor, ...]:
+    return F.avg_pool2d(x, x.shape[2:]), F.max_pool2d(x, kernel_size=x.size()[2:]), F.avg_pool2d(x, (1, x.shape[3]))
+
+
+def tapered(x: Tensor) -> tuple[Tensor, ...]:
+    n = x.shape[0]
+    made = torch.hann_window(n), torch.hamming_window(n, False), torch.hamming_window(n, True, 0.6, 0.3)
+    return tuple(x * w for w in (*made, torch.blackman_window(n, periodic=False), torch.bartlett_window(n)))
+
+
+def counted(x: Tensor) -> tuple[Tensor, ...]:
+    mean = x.sum() / x.shape.numel() if x.shape.numel() else x.sum()
+    return mean, x.reshape(x.shape[:2].numel(), -1), x.reshape(x.size()[0:1] + x.shape[1:])
+
+
 MODELS: list[tuple[Callable[..., Any], dict[str, dict[int, str]], list[Given]]] = [
     (adaptive, {"x": PICTURE}, [picture(2, 12, 16), picture(1, 7, 9), picture(3, 20, 5)]),
     (largest, {"x": PICTURE}, [picture(2, 12, 16), picture(1, 7, 9), picture(3, 20, 5)]),
@@ -91,6 +116,11 @@ MODELS: list[tuple[Callable[..., Any], dict[str, dict[int, str]], list[Given]]] 
         [(torch.randn(n, 3), torch.randn(m, 3)) for n, m in ((4, 6), (7, 2), (3, 3))],
     ),
     (transport, {"x": {0: "n", 1: "m"}}, [(torch.rand(n, m),) for n, m in ((6, 4), (3, 9), (1, 2))]),
+    (windows, {"x": {0: "b", 1: "n"}}, [(torch.rand(b, n),) for b, n in ((2, 9), (1, 5), (3, 16))]),
+    (convolved, {"x": {0: "b", 2: "n"}}, [(torch.rand(b, 3, n),) for b, n in ((2, 9), (1, 5), (3, 16))]),
+    (whole, {"x": PICTURE}, [picture(2, 12, 16), picture(1, 7, 9), picture(3, 20, 5)]),
+    (tapered, {"x": {0: "n"}}, [(torch.rand(n),) for n in (6, 1, 9, 2)]),
+    (counted, {"x": PICTURE}, [picture(2, 12, 16), picture(1, 7, 9), picture(3, 20, 5)]),
     (nn.InstanceNorm1d(3), {"input": {0: "c", 1: "t"}}, [(torch.randn(c, t),) for c, t in ((3, 12), (5, 7))]),
 ]
 

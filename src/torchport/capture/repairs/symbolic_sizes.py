@@ -44,8 +44,8 @@ class SizedTensors(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
-        if name in ("__get__", "__set__"):  # an attribute, x.shape say
-            return func(*args, **kwargs)
+        if name in ("__get__", "__set__", "size"):  # an attribute, x.shape say
+            return _open(func(*args, **kwargs))
         if self._is_table(name, args):
             return self._tabled(func, name, args, kwargs)
         sizes_args, sizes_kwargs = self._sizes(args), self._sizes(kwargs)
@@ -107,6 +107,30 @@ class SizedTensors(TorchFunctionMode):
         if isinstance(given, slice):
             return slice(*map(self._size, (given.start, given.stop, given.step)))
         return given
+
+
+class _Shape(tuple[Any, ...]):
+    """The shape of a tensor. `numel` of torch.Size, which cannot be a base class, settles every size in it."""
+
+    __class__ = property(lambda self: torch.Size)
+
+    def numel(self) -> Any:
+        return math.prod(self)
+
+    def __getitem__(self, index: Any) -> Any:
+        part = super().__getitem__(index)
+        return _Shape(part) if isinstance(index, slice) else part
+
+    def __add__(self, other: Any) -> Any:
+        return _Shape((*self, *other))
+
+    def __radd__(self, other: Any) -> Any:
+        return _Shape((*other, *self))
+
+
+def _open(value: Any) -> Any:
+    """A shape with symbolic sizes in the form that keeps them; anything else as it is."""
+    return _Shape(value) if type(value) is torch.Size and any(isinstance(size, _SYMBOLIC) for size in value) else value
 
 
 _ITERATIONS = (list.__iter__, tuple.__iter__)

@@ -1,4 +1,4 @@
-"""Transposed convolutions with a large output padding, deformable convolution, im2col of an empty batch."""
+"""Transposed convolutions with a large output padding, gradients, deformable convolution, im2col of an empty batch."""
 
 from __future__ import annotations
 
@@ -80,6 +80,75 @@ def convolution(
     groups: int,
 ) -> Any:
     return _transposed(input, weight, bias, stride, padding, output_padding, groups, dilation)
+
+
+# aten::conv1d, 2d, 3d with a padding that varies
+#
+#     zeros around the input, and the convolution without padding
+#
+# The padding is an attribute in ONNX, which has to be a number.
+
+
+def _is_open_padding(input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, *_: Any) -> bool:
+    return isinstance(padding, (list, tuple)) and any(isinstance(p, torch.SymInt) for p in padding)
+
+
+@composes("aten::conv1d.default", "aten::conv2d.default", "aten::conv3d.default")
+@only_where(_is_open_padding)
+def conv(
+    input: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = (1,),
+    padding: Any = (0,),
+    dilation: Any = (1,),
+    groups: int = 1,
+) -> Any:
+    axes = weight.dim() - 2
+    around = [amount for amount in reversed(_each(padding, axes)) for _ in range(2)]
+    convolve = getattr(torch.ops.aten, f"conv{axes}d")
+    steps = (_each(stride, axes), [0] * axes, _each(dilation, axes))
+    return convolve(functional.pad(input, around), weight, bias, *steps, groups)
+
+
+# aten::convolution_backward
+#
+#     by the input: the transposed convolution of the output's gradient, cut to the input's size; of a transposed one
+#     the convolution. By the bias: the sum of the output's gradient.
+#
+# A stride may leave numbers at the end of the input untouched, up to a step less one: zeros.
+
+
+@composes("aten::convolution_backward.default")
+def convolution_backward(
+    grad_output: Any,
+    input: Any,
+    weight: Any,
+    bias_sizes: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+    output_mask: Sequence[bool],
+) -> Any:
+    if output_mask[1]:
+        raise NotImplementedError("a gradient by the weights of a convolution has no translation")
+    axes = weight.dim() - 2
+    by_bias = grad_output.sum([0, *range(2, axes + 2)]) if output_mask[2] else None
+    if not output_mask[0]:
+        return None, None, by_bias
+    if transposed:
+        plain = (*(_each(part, axes) for part in (stride, padding, dilation)), False, [0] * axes, groups)
+        return torch.ops.aten.convolution(grad_output, weight, None, *plain), None, by_bias
+    steps = _each(stride, axes)
+    whole = (steps, [0] * axes, _each(dilation, axes), True, [0] * axes, groups)
+    found = torch.ops.aten.convolution(grad_output, weight, None, *whole)
+    found = functional.pad(found, [end for step in reversed(steps) for end in (0, step - 1)])
+    for axis, pad in enumerate(_each(padding, axes), start=2):
+        found = found.narrow(axis, pad, input.shape[axis])
+    return found, None, by_bias
 
 
 def _transposed(

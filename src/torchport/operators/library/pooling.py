@@ -1,4 +1,4 @@
-"""Adaptive and fractional pooling, and average pooling with a divisor of its own."""
+"""Adaptive and fractional pooling, windows of a size that varies, average pooling with a divisor of its own."""
 
 from __future__ import annotations
 
@@ -264,6 +264,79 @@ for _axes in (2, 3):
     _functional = f"torch.nn.functional.fractional_max_pool{_axes}d"
     composes(f"aten::fractional_max_pool{_axes}d.default")(fractional_max_pool(_axes))
     replaces(_functional, f"{_functional}_with_indices")(open_fractional_pool(_axes))
+
+
+# Tensor.unfold, torch.nn.functional.avg_pool1d, max_pool1d and their like, with windows or steps of a size that varies
+#
+#     y[..., i, ..., j] = x[..., i · step + j, ...]; the mean or the maximum of that, where there is no padding
+#
+# `avg_pool2d(x, x.shape[2:])` takes the whole picture. Torch takes the sizes of windows for numbers.
+
+
+@replaces("torch.Tensor.unfold")
+@only_where(lambda self, dimension, size, step: _is_open(size, step))
+def unfold(self: Any, dimension: int, size: Any, step: Any) -> Any:
+    axis = dimension % self.dim()
+    count = (self.shape[axis] - size) // step + 1
+    places = torch.arange(count, device=self.device)[:, None] * step + torch.arange(size, device=self.device)
+    taken = self.index_select(axis, places.reshape(-1))
+    return taken.reshape(*self.shape[:axis], count, size, *self.shape[axis + 1 :]).movedim(axis + 1, -1)
+
+
+def open_average(axes: int) -> Callable[..., Any]:
+    """avg_pool of torch.nn.functional, over windows of a size that varies."""
+
+    @only_where(lambda input, kernel_size, stride=None, *_, **__: _is_open(kernel_size, stride))
+    def pool(
+        input: Any,
+        kernel_size: Any,
+        stride: Any = None,
+        padding: Any = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor_override: int | None = None,
+    ) -> Any:
+        if any(_counts(padding, axes)) or ceil_mode or divisor_override is not None:
+            return NotImplemented
+        return _unfolded(input, kernel_size, stride, axes).mean([*range(-axes, 0)])
+
+    return pool
+
+
+def open_maximum(axes: int) -> Callable[..., Any]:
+    """max_pool of torch.nn.functional, over windows of a size that varies."""
+
+    @only_where(lambda input, kernel_size, stride=None, *_, **__: _is_open(kernel_size, stride))
+    def pool(
+        input: Any,
+        kernel_size: Any,
+        stride: Any = None,
+        padding: Any = 0,
+        dilation: Any = 1,
+        ceil_mode: bool = False,
+        return_indices: bool = False,
+    ) -> Any:
+        plain = not any(_counts(padding, axes)) and all(d == 1 for d in _counts(dilation, axes))
+        if not plain or ceil_mode or return_indices:
+            return NotImplemented
+        return _unfolded(input, kernel_size, stride, axes).amax([*range(-axes, 0)])
+
+    return pool
+
+
+def _unfolded(x: Any, kernel_size: Any, stride: Any, axes: int) -> Any:
+    """The windows, each in the last axes."""
+    sizes = _counts(kernel_size, axes)
+    steps = _counts(stride, axes) if stride is not None else sizes
+    for axis, (size, step) in enumerate(zip(sizes, steps, strict=True), start=x.dim() - axes):
+        taken = unfold(x, axis, size, step)
+        x = x.unfold(axis, size, step) if taken is NotImplemented else taken
+    return x
+
+
+for _axes in (1, 2, 3):
+    replaces(f"torch.nn.functional.avg_pool{_axes}d")(open_average(_axes))
+    replaces(f"torch.nn.functional.max_pool{_axes}d")(open_maximum(_axes))
 
 
 # aten::avg_pool2d, aten::avg_pool3d with divisor_override

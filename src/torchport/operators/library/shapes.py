@@ -1,9 +1,9 @@
-"""Operators that move or resize: roll, resize, split, views, linspace, negative padding."""
+"""Operators that move or resize: roll, resize, split, views, linspace, windows, negative padding."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -152,6 +152,49 @@ def _number(value: Any, dtype: torch.dtype) -> Any:
 for _overload in ("default", "Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor"):
     composes(f"aten::linspace.{_overload}")(linspace)
     composes(f"aten::logspace.{_overload}")(logspace)
+
+
+# torch.hann_window, hamming_window, blackman_window, bartlett_window, of a length that varies
+#
+#     a - b cos(2πi / n) + c cos(4πi / n), or 1 - |2i / n - 1|, with n the length, one less where it is not periodic
+#
+# A window of one is 1.
+#
+# Source of truth: ATen's native/TensorFactories.cpp.
+
+
+def window(weights: Callable[[Any], Any]) -> Callable[..., Any]:
+    """The form of a window that takes a length that varies; `weights` gives it for the places from 0 to 1."""
+
+    @only_where(lambda window_length, *_, **__: isinstance(window_length, torch.SymInt))
+    def made(window_length: Any, periodic: bool = True, *numbers: float, dtype: Any = None, **named: Any) -> Any:
+        count = torch.full((), window_length, dtype=torch.int64)
+        last = (count if periodic else count - 1).clamp(min=1)
+        shape = {k: v for k, v in named.items() if k in ("alpha", "beta")}
+        found = weights(torch.arange(window_length, dtype=torch.float64) / last, *numbers, **shape)
+        return torch.where(count == 1, 1.0, found).to(dtype or torch.get_default_dtype())
+
+    return made
+
+
+def _raised(place: Any, alpha: float = 0.54, beta: float = 0.46) -> Any:
+    return alpha - beta * torch.cos(2 * math.pi * place)
+
+
+def _hann(place: Any) -> Any:
+    return _raised(place, 0.5, 0.5)
+
+
+def _blackman(place: Any) -> Any:
+    return _raised(place, 0.42, 0.5) + 0.08 * torch.cos(4 * math.pi * place)
+
+
+def _bartlett(place: Any) -> Any:
+    return 1 - (2 * place - 1).abs()
+
+
+for _name, _weights in {"hann": _hann, "hamming": _raised, "blackman": _blackman, "bartlett": _bartlett}.items():
+    replaces(f"torch.{_name}_window")(window(_weights))
 
 
 # aten::pad with "replicate", aten::replication_pad1d, 2d, 3d by negative amounts
