@@ -44,6 +44,25 @@ def test_labels_with_an_ignored_one_are_labels_or_the_ignored_one() -> None:
     assert set(np.unique(numbers)) == {-100, 0, 1, 2, 3, 4}
 
 
+@pytest.mark.parametrize("rows", [1, 2, 3])
+def test_matrices_near_the_identity_stay_near_it(rows: int) -> None:
+    example = np.eye(3)[None].repeat(rows, 0) + 0.02 * RNG.random((rows, 3, 3))
+    numbers = drawn(example, size=40)
+    assert np.abs(numbers - np.eye(3)).max() < 0.1
+    assert numbers.std(0).min() > 0.001
+    exact = drawn(np.eye(3, dtype=np.float32)[None], size=40)
+    assert 0 < np.abs(exact - np.eye(3)).max() < 0.1
+
+
+def test_rows_that_are_alike_keep_what_they_have_in_common() -> None:
+    camera = np.array([[500.0, 0, 320], [0, 500, 240], [0, 0, 1]])
+    example = camera * (1 + 0.01 * RNG.standard_normal((3, 1, 1)))
+    numbers = drawn(example, size=40)
+    assert np.allclose(numbers, camera, rtol=0.1)
+    assert np.array_equal(numbers[:, 2, 0], np.zeros(40))
+    assert numbers[:, 0, 0].std() > 0.1
+
+
 def test_a_large_id_takes_no_memory() -> None:
     given = ProofInput("x", np.array([2_000_000_000, 5]), {0: Dim("n")})
     assert sample(given, CaseSpec("case", "in turn", TURN, {"n": 5})).tolist() == [0, 1, 2, 3, 4]

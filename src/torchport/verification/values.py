@@ -29,6 +29,9 @@ _STEPS = {"huge": 1, "tiny": -1, "ones": -2}  # how far integers are moved where
 _SCALES = {"larger": 10.0, "huge": 1e4, "tiny": 1e-4}
 TURN = 3  # the seed of numbers in turn from 0 on; the next are from 1 on, and so forth
 _LARGEST_MATRIX = 256  # rows of a matrix whose definiteness is checked
+_SMALL_ROW = 64  # numbers of a row, a matrix say, that may each have a meaning of its own
+_ALIKE = 0.1  # of the spread of all numbers: rows that differ by less are alike
+_NEAR_IDENTITY = 0.2
 _GAP = 10  # between labels and the one that is ignored
 
 
@@ -286,6 +289,8 @@ def _like(example: Array, shape: tuple[int, ...], rng: np.random.Generator) -> A
     """Numbers of the example's kind: of its few values, whole or within its bounds, or from a normal of its spread."""
     if example.dtype.kind == "c":
         return rng.standard_normal(shape) + 1j * rng.standard_normal(shape)
+    if (places := _places(example, shape)) is not None:
+        return rng.normal(*places, shape)
     wide = example.astype(np.float64).reshape(-1)[: 1 << 20]
     different = np.unique(wide)
     if 1 < different.size <= _FEW < example.size:
@@ -301,6 +306,27 @@ def _like(example: Array, shape: tuple[int, ...], rng: np.random.Generator) -> A
         return rng.uniform(low, high, shape)
     numbers = rng.normal(mean, spread, shape)
     return np.maximum(np.abs(numbers), low) if low > 0 else numbers
+
+
+def _places(example: Array, shape: tuple[int, ...]) -> tuple[Array, Array] | None:
+    """The mean and spread of each number of a row, where rows are so much alike that it matters: matrices near the
+    identity, homographies, cameras. Numbers that are like all of them taken together make no such matrix."""
+    row = example.shape[1:]
+    if (
+        example.ndim < 2
+        or not example.size
+        or not 2 <= np.prod(row) <= _SMALL_ROW
+        or shape[1:] != row
+        or not np.isfinite(example).all()
+    ):
+        return None
+    rows = example.astype(np.float64)
+    if example.ndim > 2 and row[-1] == row[-2] and np.abs(rows - np.eye(row[-1])).max() <= _NEAR_IDENTITY:
+        return np.broadcast_to(np.eye(row[-1]), row), np.full(row, max(float((rows - np.eye(row[-1])).std()), 0.01))
+    spread = rows.std(0)
+    if len(rows) > 1 and 0 < spread.max() < _ALIKE * rows.std():
+        return rows.mean(0), spread
+    return None
 
 
 # The structure of an example
