@@ -51,6 +51,7 @@ _OLD_ROUTES = ("script", "trace")  # that an old exporter is wrong says less tha
 _BY_SIZES = ("export", "rewrite")  # routes whose capture depends on the example's sizes alone
 _UNPROVEN = "--allow-unproven (allow_unproven=True) saves it all the same"
 _LINE = re.compile(r"\.py:\d+")
+_FEWEST = 2  # captures at other sizes that a formula is taken from
 BRANCH_ROUNDS = 6  # further random values for a trace that may have frozen a branch
 
 
@@ -168,7 +169,6 @@ class Attempts:
         refusal: RefusedError | None = None
         best: _Trial | None = None
         for request in self._requests(route):
-            self.source.reference.restore()
             try:
                 trial = self._trial(route, request)
             except RefusedError as error:
@@ -183,8 +183,23 @@ class Attempts:
             best = best or trial
         if best is None:
             assert refusal is not None  # there is at least one request
-            raise refusal
+            best = self._fitted(route)
+            if best is None:
+                raise refusal
         return self._judged(route, best)
+
+    def _fitted(self, route: str) -> _Trial | None:
+        """A capture from those at several sizes, where each alone holds at its own; None if they have no formula."""
+        elsewhere = tuple(self.source.tensors_at_other_sizes()) if route == "export" else ()
+        if len(elsewhere) < _FEWEST:
+            return None
+        self.options.say(f"route {route}: comparing captures at several sizes")
+        try:
+            trial = self._trial(route, dataclasses.replace(self.request, elsewhere=elsewhere))
+        except RefusedError as error:
+            self.options.say(f"route {route}: {error.what}")
+            return None
+        return trial if not trial.proof.failures else None
 
     def _requests(self, route: str) -> Iterator[Request]:
         """The capture's request with the example, then with other sizes: those of the example may be special."""
@@ -237,7 +252,10 @@ class Attempts:
         )
 
     def _trial(self, route: str, request: Request) -> _Trial:
-        captured = load(route)(request)
+        try:
+            captured = load(route)(request)
+        finally:
+            self.source.reference.restore()
         with silence(verbose=self.options.verbose):
             prepared = self._prepare(self._finish(captured))
             try:

@@ -137,6 +137,7 @@ PARTS: dict[str, Part] = {
         f"{_SHAPES}:DimConstraints.solve", "captures whose conditions on sizes torch cannot solve", ("self",)
     ),
     "_assert_scalar": Part("torch:ops.aten._assert_scalar.default", _REWRITE),
+    "preserve_node_meta": Part("torch.fx.traceback:preserve_node_meta", "the lines of models whose sizes were fitted"),
     "_check": Part("torch:_check", "sizes that come from values", ("cond",)),
     # tracing
     "pytree": Part(

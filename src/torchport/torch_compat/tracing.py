@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -45,6 +45,12 @@ def below_autograd(function: Callable[..., Any], tensors: Any) -> Any:
         graph = part("make_fx")(function, decomposition_table=plain)(*given)
         writes = any(getattr(getattr(n.target, "_schema", None), "is_mutable", False) for n in graph.graph.nodes)
         return part("make_fx")(torch.func.functionalize(graph))(*given) if writes else graph
+
+
+def replayed(graph: torch.fx.GraphModule, tensors: Sequence[torch.Tensor]) -> Any:
+    """Run a graph in the capture that is under way; operators keep the lines that they come from."""
+    with part("preserve_node_meta")() if has("preserve_node_meta") else contextlib.nullcontext():
+        return torch.fx.Interpreter(graph).run(*tensors)
 
 
 def has_vmap(graph: torch.fx.GraphModule) -> bool:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import onnx_ir as ir
 import torch
 
 from torchport.capture import autograd_functions
+from torchport.capture.fitted_sizes import Fitted, Place
 from torchport.capture.guards import UNREAD_GUARDS, Challenge, Guard, challenges, reads_guards, watch_guards
 from torchport.capture.origins import complete_metadata, line_of_error
 from torchport.capture.reference import preserved
@@ -31,14 +33,16 @@ from torchport.torch_compat.shape_env import unsolved
 LOWEST_OPSET = 18  # torch's translations are written for this one; below, the graph is converted
 FIXED_NUMBER = re.compile(r"Eq\((?!.*Mod\().*, -?\d+\)")  # a guard by which a size, or a number made of sizes, is one
 ON_VALUES = "the graph depends on a tensor's value"
+FITTED = "sizes that were numbers by formulas, from captures at several sizes"
 CAPTURED_AGAIN = "the control flow of a program captured again"
+_FURTHER = (1, 2, 3, 16, 33, 65, 129, 257, 513, 1025)  # sizes beside which conditions are often written
 HIGHEST_OPSET = 23  # torch 2.13 converts its own translations up to this one
 
 
 def capture(request: Request) -> Captured:
     repairs: list[str] = []
     with silence(verbose=request.verbose):
-        program, guards = (request.program, []) if request.program is not None else exported(request, repairs)
+        program, guards = (request.program, []) if request.program is not None else _captured(request, repairs)
         check_not_frozen(program, request, guards)
         try:
             model = translate(program, request, repairs)
@@ -48,7 +52,41 @@ def capture(request: Request) -> Captured:
             repairs[:] = [CAPTURED_AGAIN]
             program, guards = exported(request, repairs)
             model = translate(program, request, repairs)
-    return Captured(model, challenges=found_challenges(program, request, guards), repairs=tuple(repairs))
+    challenges = (*found_challenges(program, request, guards), *_further_sizes(request))
+    return Captured(model, challenges=challenges, repairs=tuple(repairs))
+
+
+def _further_sizes(request: Request) -> Iterator[Challenge]:
+    """Sizes to prove a program at that was fitted: conditions on sizes that were numbers have left no guard."""
+    for place, dim in _places(request).items() if request.elsewhere else ():
+        size = dim.root_size(place.size(request.tensors)) or 1
+        others = (*_FURTHER, 2 * size, 4 * size)
+        yield from (Challenge({dim.root: n}, "") for n in others if dim.allows(n) and n != size)
+
+
+def _captured(request: Request, repairs: list[str]) -> tuple[torch.export.ExportedProgram, list[Guard]]:
+    if not request.elsewhere:
+        return exported(request, repairs)
+    given = [request.tensors, *request.elsewhere]
+    programs = [_at_fixed_sizes(dataclasses.replace(request, tensors=tensors, dims={}), repairs) for tensors in given]
+    fitted = Fitted(programs, given, list(_places(request)))
+    repairs[:] = [*dict.fromkeys(repairs), FITTED]
+    again = dataclasses.replace(request, call=request.call.on(fitted), elsewhere=())
+    return exported(again, repairs, module=fitted)
+
+
+def _at_fixed_sizes(request: Request, repairs: list[str]) -> torch.export.ExportedProgram:
+    with preserved(request.call.target):
+        return exported(request, repairs)[0]
+
+
+def _places(request: Request) -> dict[Place, Dim]:
+    """An axis for each dimension that varies."""
+    found: dict[str, tuple[Place, Dim]] = {}
+    for index, name in enumerate(request.call.names):
+        for axis, dim in request.dims.get(name, {}).items():
+            found.setdefault(dim.root, (Place(index, axis), dim))
+    return dict(found.values())
 
 
 def _has_control_flow(program: torch.export.ExportedProgram) -> bool:
@@ -142,7 +180,10 @@ def doubts(request: Request) -> tuple[Challenge, ...]:
 
 
 def exported(
-    request: Request, repairs: list[str], known: list[CaptureRepair] | None = None
+    request: Request,
+    repairs: list[str],
+    known: list[CaptureRepair] | None = None,
+    module: torch.nn.Module | None = None,
 ) -> tuple[torch.export.ExportedProgram, list[Guard]]:
     """torch.export's program, with the guards it made; a failure with a known cause is repaired and tried again.
 
@@ -150,6 +191,7 @@ def exported(
         request: what to capture.
         repairs: the names of the repairs that had something to do join it.
         known: repairs that an earlier capture of the model asked for; those that this one asks for join it.
+        module: the module to capture; that of the request if not given.
     """
     known = list(request.learned) if known is None else known
     frozen: tuple[torch.export.ExportedProgram, list[Guard], list[str]] | None = None
@@ -161,7 +203,7 @@ def exported(
                 repaired(request.call.target, (*WITH_SIZES, *known)) as applied,
                 autograd_functions.as_operators(calls) as used,
             ):
-                program = _torch_export(request)
+                program = _torch_export(request, FlatModule(request.call) if module is None else module)
             applied += used
         except Exception as error:
             if calls.needed:
@@ -212,13 +254,11 @@ def _repair_of_frozen(
     return None
 
 
-def _torch_export(request: Request) -> torch.export.ExportedProgram:
+def _torch_export(request: Request, module: torch.nn.Module) -> torch.export.ExportedProgram:
     shapes = tuple(_hints(request.dims.get(name, {})) for name in request.call.names)
     # Dim.AUTO, because named dims raise on any relation between two dims; what it freezes is found right after.
     with unsolved():
-        return torch.export.export(
-            FlatModule(request.call), request.tensors, dynamic_shapes=(shapes,) if shapes else None, strict=False
-        )
+        return torch.export.export(module, request.tensors, dynamic_shapes=(shapes,) if shapes else None, strict=False)
 
 
 def _hints(axes: dict[int, Dim]) -> dict[int, Any]:
@@ -292,6 +332,8 @@ def _reason(error: Exception) -> str:
         return ON_VALUES
     if says(error, "value of output"):  # the message names the operator alone
         return f"{first_line(error)} gives what only a tensor's values tell, and is not known to the capture"
+    if says(error, "size as array"):
+        return "a tensor's values leave torch by .numpy(), and what is computed from them is fixed"
     return f"torch.export: {first_line(error)}"
 
 

@@ -28,6 +28,7 @@ class Request:
         weights_apart: keep every weight under its own name, nothing folded or merged.
         opset: the opset wanted. A route comes as near as it can by itself; the rest is conversion.
         program: an ExportedProgram, when that is what the user gave.
+        elsewhere: inputs at other sizes; programs captured with each are compared, where sizes have to be numbers.
         learned: the repairs that a capture of the model needed; the next one, at other sizes say, begins with them.
     """
 
@@ -40,6 +41,7 @@ class Request:
     translations: Mapping[Any, Callable[..., Any]] = dataclasses.field(default_factory=dict)
     custom_opsets: Mapping[str, int] = dataclasses.field(default_factory=dict)
     program: torch.export.ExportedProgram | None = None
+    elsewhere: tuple[tuple[torch.Tensor, ...], ...] = ()
     verbose: bool = False
     learned: list[Any] = dataclasses.field(default_factory=list)
 
