@@ -186,9 +186,9 @@ def _try(request: Request, plan: Plan, known: list[CaptureRepair]) -> _Try:
         StackedRows(),
         OpenSizes(),
         watching(request.call.target),
-        watch_ones() as ones,
-        noticing() as shared,
         _guesses(known) as guesses,
+        watch_ones() as ones,  # after the guesses: it looks at the frame that asks
+        noticing() as shared,
     ):
         try:
             program, guards = export.exported(request, repairs, known)
