@@ -41,7 +41,7 @@ def cond(test: Any, then: Callable[..., Any], otherwise: Callable[..., Any], *st
     if isinstance(truth, bool):
         return (then if truth else otherwise)(*state)
     known = known_symbols()
-    first, second = rehearse(then, *copies(state)), rehearse(otherwise, *copies(state))
+    first, second = (rehearse(side, *copies(state), lists=True) for side in (then, otherwise))
     places = list(dict.fromkeys([*first.changed, *second.changed]))
     if places:
         sides = [carrying(side, places) for side in (then, otherwise)]

@@ -101,11 +101,20 @@ class Rehearsal:
         return any(t is tensor for t in self.written) and any(t is tensor and s is given for t, s in pairs)
 
 
-def rehearse(function: Callable[..., Any], *arguments: Any) -> Rehearsal:
-    """Run a function on fake tensors; nothing of it is recorded."""
+def rehearse(function: Callable[..., Any], *arguments: Any, lists: bool = False) -> Rehearsal:
+    """Run a function on fake tensors; nothing of it is recorded.
+
+    Args:
+        function: a side of a branch, or a round of a loop.
+        arguments: what it is given.
+        lists: a list that it gives back is put together there, so that the tensors behind it are used.
+    """
     with unrecorded(), apart(), undone(function, arguments) as changed, _Boundary() as boundary:
         result = function(*arguments)
-        result = tree_map(lambda leaf: _inside(leaf, boundary), result)
+        if lists:
+            result = tree_map(lambda leaf: _inside(leaf, boundary), result)
+        else:
+            result = tree_map_only(torch.Tensor, boundary.inside, result)
     pairs = list(boundary.outside.values())
     written = [tensor for tensor, copy in pairs if copy._version > 0]
     return Rehearsal(result, [tensor for tensor, _ in pairs], written, changed, [copy for _, copy in pairs])
