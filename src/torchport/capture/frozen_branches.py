@@ -131,7 +131,7 @@ def _undecided(exits: Sequence[dict[Any, int]], *, loops: bool) -> bool:
 
 
 def _exits(path: str, span: Span, run: Run) -> dict[Any, int]:
-    """Where the run went on after the condition, and how often."""
+    """Return the instructions at which the run continued after the condition, with their counts."""
     found: dict[Any, int] = {}
     for (code, start, end), times in run.jumps.items():
         leaves = not _inside(code, end, span) or _instructions(code)[end].startswith("JUMP_")

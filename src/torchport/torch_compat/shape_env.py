@@ -164,7 +164,7 @@ _SOME = 7  # a number to guess with: neither none nor one, and not many
 
 @contextlib.contextmanager
 def guessed_conditions(goes_on: Callable[[Exception], bool]) -> Iterator[None]:
-    """Where a condition or a number is asked that only values tell, and `goes_on` says so, go on with a guess."""
+    """Guess conditions and numbers that only values determine, where `goes_on` allows it, instead of raising."""
 
     def guessing(guess: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def replace(plain: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -557,7 +557,7 @@ def _comparable(reference: Array, candidate: Array) -> bool:
 
 
 def _farther(far: Array | None, reference: Array, moved: Array) -> Array:
-    """How far each number moved in one more run, or in those before."""
+    """Return the largest distance that each number moved, in one more run or in those before."""
     with np.errstate(invalid="ignore", over="ignore"):
         now = np.abs(flat_parts(moved).astype(np.float64) - flat_parts(reference).astype(np.float64))
     return now if far is None else np.maximum(far, now)

@@ -146,7 +146,7 @@ def flatten(value: Any) -> tuple[list[Any], Any]:
 
 
 class DifferentBranchesError(RewriteError):
-    """What two branches give cannot become one; what comes after them may go into both instead.
+    """The results of two branches cannot be merged; the code after the branches may go into both instead.
 
     Attributes:
         tensor_side: True if the first branch gives a tensor and the second None, False the other way round, else None.

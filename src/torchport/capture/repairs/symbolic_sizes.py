@@ -218,7 +218,7 @@ def _rule(name: str) -> Callable[..., Any] | None:
 
 
 def _table_rule(name: str) -> Callable[..., Any] | None:
-    """What a function of tensors does to arrays of sizes; None if that is not known."""
+    """Return the function of arrays of sizes that corresponds to a function of tensors; None if there is none."""
     if name in _TABLE_RULES:
         return _TABLE_RULES[name]
     rule = None if name in _MAKERS or name in _NUMBERS else _rule(name)
