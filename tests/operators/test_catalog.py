@@ -135,6 +135,15 @@ def test_operators_in_branches_are_counted_too() -> None:
     assert "control flow rewritten" in found.note
 
 
+def test_a_composition_for_some_calls_does_not_hide_the_translation() -> None:
+    """conv2d is composed only where its padding varies: of a plain call, coverage tells the translation."""
+    found = tp.operators.coverage(torch.nn.Conv2d(3, 4, 3), (torch.randn(2, 3, 8, 8),))
+    assert [(use.operator, use.how) for use in found.uses] == [("aten::conv2d.default", "direct")]
+    assert "Conv" in found.uses[0].onnx
+    ways = [m.how for m in catalog.mappings_of(torch.ops.aten.conv2d.default) if "export" in m.routes]
+    assert (ways[0], ways[-1]) == ("direct", "composed")
+
+
 def test_output_fits_a_terminal() -> None:
     _, output = ops("show", "Resize")
     assert max(map(len, output.splitlines())) <= 80

@@ -120,7 +120,7 @@ def missing() -> list[str]:
 
 
 def mappings_of(operator: Any) -> list[Mapping]:
-    """The ways of one overload, ``torch.ops.aten.add.Tensor`` say, the one that is taken first."""
+    """The ways of one overload, ``torch.ops.aten.add.Tensor`` say, first the one that most calls take."""
     name, overload = registries.schema(operator).name, registries.schema(operator).overload_name or "default"
     return [m for m in _mappings(name) if m.overload in (overload, "any")]
 
@@ -196,23 +196,32 @@ def _mappings(name: str) -> tuple[Mapping, ...]:
 @functools.cache
 def _shipped(name: str) -> tuple[Mapping, ...]:
     found: list[Mapping] = []
-    ours, composed = _ours()
+    _, composed = _ours()
+    partial = {op for op, function in library.compositions().items() if composition.is_partial(function)}
     scripted = registries.script(name)
     for overload, operator in registries.overloads(name).items():
         if overload == "out" or overload.endswith("_out"):
             continue
-        if operator in composed:
-            found.append(Mapping(overload, _MODERN, "composed", where=composed[operator].where))
-        elif operator in ours:
-            found.append(_mapping(overload, _MODERN, ours[operator], scripted))
-        elif registries.modern(f"{name}.{overload}"):
-            for one in registries.modern(f"{name}.{overload}"):
-                found.append(_mapping(overload, _MODERN, one, scripted))
-        elif registries.is_decomposed(operator):
-            found.append(Mapping(overload, _MODERN, "decomposed"))
+        composes = composed.get(operator)
+        if composes is None or operator in partial:
+            found += _translated(name, overload, operator, scripted)
+        if composes is not None:
+            found.append(Mapping(overload, _MODERN, "composed", where=composes.where))
     if scripted is not None:
         found.append(Mapping("any", ("script", "trace"), "direct", scripted.onnx, scripted.since, scripted.where))
     return tuple(found)
+
+
+def _translated(name: str, overload: str, operator: Any, scripted: Written | None) -> Iterator[Mapping]:
+    """How an overload gets to ONNX where no composition replaces it."""
+    ours, _ = _ours()
+    if operator in ours:
+        yield _mapping(overload, _MODERN, ours[operator], scripted)
+    elif registries.modern(f"{name}.{overload}"):
+        for one in registries.modern(f"{name}.{overload}"):
+            yield _mapping(overload, _MODERN, one, scripted)
+    elif registries.is_decomposed(operator):
+        yield Mapping(overload, _MODERN, "decomposed")
 
 
 @functools.cache

@@ -84,6 +84,11 @@ def only_where(
     return mark
 
 
+def is_partial(function: Callable[..., Any]) -> bool:
+    """Check that a composition is for some calls only."""
+    return hasattr(function, "applies")
+
+
 def applies_to(function: Callable[..., Any], node: torch.fx.Node) -> bool:
     """Check that a composition replaces a call."""
     applies = getattr(function, "applies", None)

@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 from torchport.capture.origins import line_of_error
 from torchport.capture.repairs.repair import capture_repair
 from torchport.operators import library, registration
+from torchport.operators.composition import is_partial
 from torchport.operators.registration import Registered, replaces
 from torchport.torch_compat.error_texts import VALUE_FUNCTIONS, says
 from torchport.torch_compat.shape_env import check
@@ -54,7 +55,7 @@ class _Instead(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         found = registration.found(registered())
-        self._instead = {function: ours for function, ours in found.items() if not hasattr(ours, "applies")}
+        self._instead = {function: ours for function, ours in found.items() if not is_partial(ours)}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return self._instead.get(func, func)(*args, **(kwargs or {}))
@@ -79,7 +80,7 @@ class _Varying(TorchFunctionMode):
         super().__init__()
         self._used = used
         found = registration.found(registered())
-        self._instead = {function: ours for function, ours in found.items() if hasattr(ours, "applies")}
+        self._instead = {function: ours for function, ours in found.items() if is_partial(ours)}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
