@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -10,9 +11,11 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pytest
 from made_models import listed, model, number_in
 
 from torchport.errors import FileError
+from torchport.files import commit, filesystem
 from torchport.files.onnx_files import load, save
 
 PATHS = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "shared")]  # for code in other processes
@@ -79,6 +82,22 @@ def test_a_writer_that_is_killed_does_not_keep_the_other_from_saving(tmp_path: P
     save(model(7, 5000), path, external=True)
     assert number_in(path) == 7.0
     assert len(listed(path.parent)) == 2
+
+
+def test_a_writer_that_ends_while_another_begins_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its hidden folder is listed, and gone when it is opened."""
+    path, ending = tmp_path / "m.onnx", tmp_path / ".m.onnx.ending.torchport"
+    ending.mkdir()
+
+    def opened(folder: Path) -> contextlib.AbstractContextManager[int | None]:
+        if folder == ending:
+            ending.rmdir()
+        return filesystem.opened(folder)
+
+    monkeypatch.setattr(commit, "opened", opened)
+    save(model(3, 5000), path)
+    assert number_in(path) == 3.0
+    assert listed(tmp_path) == ["m.onnx"]
 
 
 def test_saving_again_in_another_process_gives_the_same_bytes_and_no_more_of_them(tmp_path: Path) -> None:

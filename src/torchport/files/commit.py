@@ -52,7 +52,7 @@ def _sweep(target: Path, prefix: str) -> None:
     for entry in list(os.scandir(target.parent)):
         left = entry.name.startswith(prefix) and entry.name.endswith(_SUFFIX)
         if left and entry.is_dir(follow_symlinks=False):
-            with opened(Path(entry.path)) as handle:
+            with contextlib.suppress(FileNotFoundError), opened(Path(entry.path)) as handle:  # its writer just ended
                 if try_lock(handle):
                     _remove_nobodys(Path(entry.path), target)
                     shutil.rmtree(entry.path, ignore_errors=True)
