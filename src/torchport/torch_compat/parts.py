@@ -59,6 +59,7 @@ _SCRIPT = "torch.onnx._internal.torchscript_exporter"
 _MATCHER = "onnxscript.rewriter._matcher"
 
 _REWRITE = "the route 'rewrite', which keeps control flow on values"
+_SAMPLED = "the quick capture of models with long formulas of sizes, such as shifted windows"
 _NAMED = "sizes that are computed with a quotient of sizes"
 _FILES = "opening PyTorch's own files (.pt, .pt2)"
 _FUNCTIONS = "operators whose shapes are found by running them"
@@ -112,6 +113,12 @@ PARTS: dict[str, Part] = {
     ),
     # symbolic sizes
     "shapes_log": Part(f"{_SHAPES}:log", "reading the guards of a capture"),
+    "SymNode.__init__": Part(
+        "torch.fx.experimental.sym_node:SymNode.__init__", _SAMPLED, ("self", "expr", "shape_env", "pytype")
+    ),
+    "SymNode._int_floordiv": Part("torch.fx.experimental.sym_node:SymNode._int_floordiv", _SAMPLED, ("self", "other")),
+    "FloorDiv": Part("torch.utils._sympy.functions:FloorDiv", _SAMPLED),
+    "ShapeEnv._maybe_evaluate_static": Part(f"{_SHAPES}:ShapeEnv._maybe_evaluate_static", _SAMPLED),
     "SymBool.__bool__": Part("torch:SymBool.__bool__", _REWRITE, ("self",)),
     "SymInt.__bool__": Part("torch:SymInt.__bool__", _REWRITE, ("self",)),
     "SymInt.__index__": Part("torch:SymInt.__index__", _REWRITE, ("self",)),

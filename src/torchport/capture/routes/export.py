@@ -28,6 +28,7 @@ from torchport.results import Dim
 from torchport.torch_compat import parts
 from torchport.torch_compat.error_texts import TRANSLATED, UNTRANSLATED, says
 from torchport.torch_compat.exporter import translation_patches, unguarded
+from torchport.torch_compat.sampled_sizes import sampled_sizes
 from torchport.torch_compat.shape_env import unsolved
 
 LOWEST_OPSET = 18  # torch's translations are written for this one; below, the graph is converted
@@ -141,13 +142,13 @@ def translate(program: torch.export.ExportedProgram, request: Request, repairs: 
         parts.note(f"feature off: operators of {one.name}; it does not load: {one.reason}")
     lowerings = Lowerings()
     try:
-        with unguarded():
+        with unguarded(), sampled_sizes():
             program, table = mapped(program, opset, request.translations, lowerings)
     except NotImplementedError as error:  # a composition that says what it cannot do
         raise CaptureError(first_line(error)) from error
     while True:
         try:
-            with translation_patches():
+            with translation_patches(), sampled_sizes():
                 translated = torch.onnx.export(
                     program,
                     dynamo=True,
@@ -257,7 +258,7 @@ def _repair_of_frozen(
 def _torch_export(request: Request, module: torch.nn.Module) -> torch.export.ExportedProgram:
     shapes = tuple(_hints(request.dims.get(name, {})) for name in request.call.names)
     # Dim.AUTO, because named dims raise on any relation between two dims; what it freezes is found right after.
-    with unsolved():
+    with unsolved(), sampled_sizes():
         return torch.export.export(module, request.tensors, dynamic_shapes=(shapes,) if shapes else None, strict=False)
 
 

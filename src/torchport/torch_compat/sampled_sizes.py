@@ -1,0 +1,258 @@
+"""Long formulas of sizes, compared by their numbers at sample sizes.
+
+A network of shifted windows pads to a multiple, divides, and halves, again and again. Torch carries the whole formula
+into every size behind it, and asks sympy of each whether it equals another: minutes for a small network, as
+
+    (h + (-h) % 7) // ((h + (-h) % 7) // 7)        which is 7
+
+does not simplify. Here both formulas are computed at sample sizes. A long formula that gives at each of them what a
+shorter one gave is replaced by the shorter one, and a long condition that has one answer at all of them has that
+answer. Short ones, and conditions whose answer differs, stay with torch. As for all that torch assumes of sizes, the
+proof runs the result at other sizes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import operator
+import random
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from fractions import Fraction
+from typing import Any
+
+import sympy  # torch brings it along
+
+from torchport.torch_compat.parts import has, part, patched
+
+LONG = 16  # a formula of more nodes is long
+_COUNT = 128  # samples; guards leave some of them out
+_FEWEST = 16  # samples that must be left for an answer
+_LARGEST = 4096
+_STEPS = (1, 2, 4, 7, 8, 14, 16, 28, 32, 56, 64, 96, 112, 128, 160, 224)  # keep what the example is a multiple of
+
+Numbers = Sequence[Any]  # one for each sample, None where the formula has no value
+
+_COMPUTE: dict[str, Callable[..., Any]] = {
+    "Abs": abs,
+    "Add": lambda *terms: sum(terms),
+    "And": lambda *terms: all(terms),
+    "CeilToInt": math.ceil,
+    "CleanDiv": operator.floordiv,
+    "Equality": operator.eq,
+    "FloorDiv": operator.floordiv,
+    "FloorToInt": math.floor,
+    "GreaterThan": operator.ge,
+    "Identity": lambda a: a,
+    "IntTrueDiv": lambda a, b: Fraction(a) / b,
+    "LessThan": operator.le,
+    "Max": max,
+    "Min": min,
+    "Mod": operator.mod,
+    "ModularIndexing": lambda a, b, n: a // b % n,
+    "Mul": lambda *factors: math.prod(factors),
+    "Not": operator.not_,
+    "Or": lambda *terms: any(terms),
+    "Pow": lambda a, b: a**b if b >= 0 else Fraction(a) ** b,
+    "PowByNatural": operator.pow,
+    "PythonMod": operator.mod,
+    "StrictGreaterThan": operator.gt,
+    "StrictLessThan": operator.lt,
+    "ToFloat": lambda a: a,
+    "TruncToInt": math.trunc,
+    "Unequality": operator.ne,
+}
+
+
+@contextlib.contextmanager
+def sampled_sizes() -> Iterator[None]:
+    """Compare long formulas of sizes by their numbers, for as long as torch captures or translates a model."""
+    if not has(*_PATCHES):
+        yield
+        return
+    with contextlib.ExitStack() as stack:
+        for name, replacement in _PATCHES.items():
+            stack.enter_context(patched(name, replacement))
+        yield
+
+
+def _with_short_formulas(plain: Callable[..., None]) -> Callable[..., None]:
+    def init(self: Any, expr: Any, shape_env: Any, pytype: type, *others: Any, **named: Any) -> None:
+        if shape_env is not None and pytype is int and isinstance(expr, sympy.Expr):
+            expr = _samples(shape_env).shortest(expr)
+        plain(self, expr, shape_env, pytype, *others, **named)
+
+    return init
+
+
+def _with_sampled_conditions(plain: Any) -> Any:
+    def evaluate(self: Any, expr: Any, **options: Any) -> Any:
+        if not any(options.values()) and isinstance(expr, sympy.logic.boolalg.Boolean) and is_long(expr):
+            answer = _samples(self).answer(expr)
+            if answer is not None:
+                return sympy.true if answer else sympy.false
+        return plain(self, expr, **options)
+
+    evaluate.cache_clear = plain.cache_clear  # type: ignore[attr-defined]
+    return evaluate
+
+
+def _with_quotients_as_they_are(plain: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """A long quotient is not simplified: torch tries by sympy.simplify, which takes a second or more."""
+
+    def floordiv(self: Any, other: Any) -> Any:
+        env = self.shape_env
+        if part("get_proxy_mode")() is not None or env is None or not (is_long(self.expr) or is_long(other.expr)):
+            return plain(self, other)
+        found = _samples(env).quotient(self.expr, other.expr)
+        return type(self)(found[0], env, int, found[1]) if found is not None else plain(self, other)
+
+    return floordiv
+
+
+_PATCHES = {
+    "SymNode.__init__": _with_short_formulas,
+    "SymNode._int_floordiv": _with_quotients_as_they_are,
+    "ShapeEnv._maybe_evaluate_static": _with_sampled_conditions,
+}
+
+
+def is_long(formula: sympy.Basic) -> bool:
+    """Check that a formula has more than a few nodes; the tree of a large one is not walked to the end."""
+    waiting, count = [formula], 0
+    while waiting and count <= LONG:
+        count += 1
+        waiting += waiting.pop().args
+    return count > LONG
+
+
+_known: weakref.WeakKeyDictionary[Any, Samples] = weakref.WeakKeyDictionary()
+
+
+def _samples(env: Any) -> Samples:
+    """Those of a capture. What torch replaces a symbol by changes the numbers of its formulas."""
+    found = _known.get(env)
+    if found is None or found.version != env._replacements_version_counter:
+        found = _known[env] = Samples(env)
+    return found
+
+
+class Samples:
+    """Formulas of one capture with their numbers at sample sizes.
+
+    Example:
+        >>> Samples(shape_env).shortest((h + (-h) % 7) // ((h + (-h) % 7) // 7))
+        7
+    """
+
+    def __init__(self, env: Any) -> None:
+        self._env: Any = weakref.proxy(env)
+        self.version = env._replacements_version_counter
+        self._numbers: dict[Any, Numbers | None] = {}
+        self._shortest: dict[Any, Any] = {}
+        self._first: dict[tuple[Any, ...], Any] = {}  # by numbers, the formula that had them first
+        self._left = list(range(_COUNT))  # the samples that all guards allow
+        self._guards_read = 0
+
+    def shortest(self, formula: Any) -> Any:
+        """Return the formula, or for a long one that which gave the same numbers before."""
+        if formula not in self._shortest:
+            self._shortest[formula] = self._found(formula)
+        return self._shortest[formula]
+
+    def _found(self, formula: Any) -> Any:
+        numbers = self._at_samples(formula)
+        if numbers is None or _COUNT - numbers.count(None) < _FEWEST:
+            return formula
+        different = {n for n in numbers if n is not None}
+        if len(different) == 1 and isinstance(numbers[0], int) and is_long(formula):
+            return sympy.Integer(numbers[0])
+        first = self._first.setdefault(tuple(numbers), formula)
+        return first if is_long(formula) else formula
+
+    def quotient(self, a: Any, b: Any) -> tuple[Any, int] | None:
+        """Return a formula of a // b, and its number in the example; None if some sample has none."""
+        above, below = self._at_samples(a), self._at_samples(b)
+        if above is None or below is None:
+            return None
+        numbers = [_value(operator.floordiv, row) for row in zip(above, below, strict=True)]
+        if numbers[0] is None or not (a.free_symbols | b.free_symbols <= self._env.backed_var_to_val.keys()):
+            return None
+        quotient = part("FloorDiv")(a, b, evaluate=False)
+        self._numbers[quotient] = numbers
+        return self.shortest(quotient), numbers[0]
+
+    def answer(self, condition: Any) -> bool | None:
+        """Return the answer that a condition has at every sample; None if they differ, or too few are left."""
+        self._read_guards()
+        numbers = self._at_samples(condition)
+        found = [numbers[k] for k in self._left if numbers[k] is not None] if numbers is not None else []
+        if len(found) < _FEWEST or len(set(found)) > 1:
+            return None
+        return bool(found[0])
+
+    def _read_guards(self) -> None:
+        guards = self._env.guards
+        for guard in guards[self._guards_read :]:
+            numbers = self._at_samples(guard.expr)
+            if numbers is not None:
+                self._left = [k for k in self._left if numbers[k]]
+        self._guards_read = len(guards)
+
+    def _at_samples(self, formula: Any) -> Numbers | None:
+        """The numbers of a formula; None if it has a symbol without a size in the example, or an unknown function."""
+        numbers, waiting = self._numbers, [formula]
+        while waiting:
+            one = waiting[-1]
+            missing = [a for a in one.args if a not in numbers] if one not in numbers else []
+            if missing:
+                waiting += missing
+                continue
+            waiting.pop()
+            if one not in numbers:
+                numbers[one] = self._computed(one)
+        return numbers[formula]
+
+    def _computed(self, formula: Any) -> Numbers | None:
+        if formula.is_Symbol:
+            return self._sizes(formula)
+        if formula.is_Rational:
+            return [int(formula) if formula.is_Integer else Fraction(int(formula.p), int(formula.q))] * _COUNT
+        if formula in (sympy.true, sympy.false):
+            return [formula == sympy.true] * _COUNT
+        function = _COMPUTE.get(type(formula).__name__)
+        given = [self._numbers[a] for a in formula.args]
+        if function is None or not given:
+            return None
+        columns = [column for column in given if column is not None]
+        return [_value(function, row) for row in zip(*columns, strict=True)] if len(columns) == len(given) else None
+
+    def _sizes(self, symbol: Any) -> Numbers | None:
+        """Sample sizes of a symbol: the example's, the smallest, some near the example's and some far away."""
+        instead = self._env.replacements.get(symbol, symbol)
+        if instead != symbol:
+            return self._at_samples(instead)
+        allowed = self._env.var_to_range.get(symbol)
+        if allowed is None or not symbol.is_integer:
+            return None
+        low = int(allowed.lower) if allowed.lower.is_Integer else 0
+        example = int(self._env.backed_var_to_val.get(symbol, low + 16))
+        high = int(allowed.upper) if allowed.upper.is_Integer else max(_LARGEST, example)
+        chance = random.Random(str(symbol))  # the same in every process
+        found = [example, *(min(low + n, high) for n in range(4))]
+        while len(found) < _COUNT:
+            far = chance.choice((64, 64, _LARGEST))
+            near = example + chance.choice(_STEPS) * chance.randint(-4, 12)
+            size = near if chance.random() < 0.7 else chance.randint(low, max(low, min(high, far)))
+            found.append(min(max(size, low), high))
+        return found
+
+
+def _value(function: Callable[..., Any], row: tuple[Any, ...]) -> Any:
+    if None in row:
+        return None
+    try:
+        return function(*row)
+    except ArithmeticError:  # a division by zero: a size that the model does not reach
+        return None
