@@ -13,7 +13,7 @@ import torch
 from torchport.capture.control_flow.dynamic_lists import OpenList, as_number_tensor
 from torchport.capture.control_flow.iteration import Items, items_of
 from torchport.capture.control_flow.loops import Loop
-from torchport.capture.control_flow.merging import copies, fitted, merged
+from torchport.capture.control_flow.merging import copies, fitted, flatten, merged
 from torchport.capture.control_flow.tracing import (
     active_modes,
     carrying,
@@ -50,6 +50,9 @@ def cond(test: Any, then: Callable[..., Any], otherwise: Callable[..., Any], *st
         for place, value in zip(places, values, strict=True):
             place.set(value)
         return result
+    empty = _empty_in_one(test, first.result, second.result)
+    if empty is not None:
+        return cond(test, *(_with_empty(side, empty[n]) for n, side in enumerate((then, otherwise))), *state)
     outside = together(first.outside, second.outside, listed_tensors(state))
     written = together(first.written, second.written)
     names = _parameters(then)
@@ -309,6 +312,52 @@ def tell_sizes(test: Any, result: torch.Tensor, left: Any, right: Any, known: se
             same = formula if _without(a, number) == _without(b, number) else _rounded_up(number, formula, other)
             if same is not None:
                 check(size == same)
+
+
+# Tensors that are empty on one side, and of another rank there:
+#
+#     if boxes.shape[0] > 0:
+#         boxes = boxes.reshape(boxes.shape[0], -1, 4)
+#
+# A graph's tensor has one rank. An empty tensor has no numbers that could be others, so it gets the other side's shape.
+
+Shapes = dict[int, tuple[tuple[Any, ...], torch.dtype]]
+
+
+def _empty_in_one(test: Any, left: Any, right: Any) -> tuple[Shapes, Shapes] | None:
+    """For each side the results to replace by empty tensors: place, shape and type of each; None if there are none."""
+    number, zero_first = _zero_on_one_side(test)
+    (values, spec), (others, other_spec) = flatten(left), flatten(right)
+    if number is None or spec != other_spec:
+        return None
+    empty, full = (values, others) if zero_first else (others, values)
+    found: Shapes = {}
+    for n, (a, b) in enumerate(zip(empty, full, strict=True)):
+        tensors = isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) and a.dtype == b.dtype
+        if tensors and a.dim() != b.dim():
+            sizes = [_where_zero(size, number) for size in b.shape]
+            if 0 in sizes and None not in sizes and 0 in [_where_zero(size, number) for size in a.shape]:
+                found[n] = tuple(sizes), b.dtype
+    if not found:
+        return None
+    return (found, {}) if zero_first else ({}, found)
+
+
+def _where_zero(size: Any, number: Any) -> Any:
+    """A size where the number is zero; None if it has no value there that is known outside."""
+    formula = _without(size, number)
+    if formula.is_Integer:
+        return int(formula)
+    return size if formula == _formula(size) else None
+
+
+def _with_empty(side: Callable[..., Any], empty: Shapes) -> Callable[..., Any]:
+    def run(*state: Any) -> Any:
+        values, spec = flatten(side(*state))
+        new = [torch.zeros(empty[n][0], dtype=empty[n][1]) if n in empty else v for n, v in enumerate(values)]
+        return spec.unflatten(new)
+
+    return run if empty else side
 
 
 def _rounded_up(number: Any, padded: Any, plain: Any) -> Any:

@@ -16,7 +16,7 @@ from torchport.operators import library, registration
 from torchport.operators.composition import is_partial
 from torchport.operators.registration import Registered, replaces
 from torchport.torch_compat.error_texts import VALUE_FUNCTIONS, says
-from torchport.torch_compat.shape_env import check
+from torchport.torch_compat.shape_env import check, is_from_values
 from torchport.torch_compat.tracing import is_setitem
 
 # torch.cov, torch.corrcoef, torch.combinations, torch.linalg.lstsq, ctc_loss, torch.equal, torch.allclose.
@@ -148,10 +148,47 @@ class _Places(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         tensor, index, value = args
         parts = index if isinstance(index, tuple) else (index,)
+        if any(map(_has_open_bounds, parts)) and all(isinstance(p, slice) and p.step in (None, 1) for p in parts):
+            tensor.copy_(_with_part(tensor, parts, torch.as_tensor(value, dtype=tensor.dtype)))
+            return None
         if any(isinstance(p, torch.SymInt) for p in parts) and not any(isinstance(p, torch.Tensor) for p in parts):
             _view(tensor, parts).copy_(value if isinstance(value, torch.Tensor) else torch.full((), value))
             return None
         return func(tensor, tuple(map(_listed, parts)) if isinstance(index, tuple) else _listed(index), value)
+
+
+# `image[y0:y1, x0:x1] = part` with bounds that only values tell: torch cannot know that the sizes of both sides agree.
+#
+#     image[i, j] = part[i - y0, j - x0]   where y0 <= i < y1 and x0 <= j < x1
+#
+# An index beyond the part is never used, or is the only one of an axis that is broadcast.
+
+
+def _has_open_bounds(part: Any) -> bool:
+    bounds = (part.start, part.stop) if isinstance(part, slice) else ()
+    return any(isinstance(b, torch.Tensor) or is_from_values(b) for b in bounds)
+
+
+def _with_part(tensor: torch.Tensor, parts: tuple[slice, ...], value: torch.Tensor) -> torch.Tensor:
+    """The tensor with a value written to slices of its first axes."""
+    inside = torch.ones((), dtype=torch.bool)
+    for axis, part in enumerate(parts):
+        size, behind = tensor.shape[axis], tensor.dim() - axis - 1
+        places = torch.arange(size)
+        start, stop = (_bound(b, size, default) for b, default in ((part.start, 0), (part.stop, size)))
+        inside = inside & ((places >= start) & (places < stop)).reshape(-1, *[1] * behind)
+        own = value.dim() - behind - 1  # the axis of the value, which may have fewer
+        if own >= 0:
+            padded = torch.cat([value, value.new_zeros((*value.shape[:own], 1, *value.shape[own + 1 :]))], own)
+            value = padded.index_select(own, (places - start).clamp(max=value.shape[own] - 1).clamp(min=0))
+    return torch.where(inside, value, tensor)
+
+
+def _bound(bound: Any, size: Any, default: Any) -> Any:
+    """Where a slice begins or ends, between 0 and the size."""
+    found = default if bound is None else bound
+    number = found if isinstance(found, torch.Tensor) else torch.full((), found, dtype=torch.int64)
+    return torch.where(number < 0, number + size, number).clamp(min=0).clamp(max=size)
 
 
 def _listed(index: Any) -> Any:
