@@ -26,7 +26,7 @@ import sympy  # torch brings it along
 
 from torchport.torch_compat.parts import has, part, patched
 
-LONG = 16  # a formula of more nodes is long
+LONG = 24  # a formula of more nodes is long
 _COUNT = 128  # samples; guards leave some of them out
 _FEWEST = 16  # samples that must be left for an answer
 _LARGEST = 4096
@@ -237,6 +237,7 @@ class Samples:
         if allowed is None or not symbol.is_integer:
             return None
         low = int(allowed.lower) if allowed.lower.is_Integer else 0
+        low = 1 if low == 2 else low  # torch takes no size for 1, users do
         example = int(self._env.backed_var_to_val.get(symbol, low + 16))
         high = int(allowed.upper) if allowed.upper.is_Integer else max(_LARGEST, example)
         chance = random.Random(str(symbol))  # the same in every process
