@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
+import math
 import subprocess
 import sys
 from typing import Any
@@ -15,6 +17,7 @@ import torch
 
 import torchport as tp
 from torchport.capture.control_flow.plan import plan_by_reading
+from torchport.capture.routes import rewrite
 
 DYNAMIC = {"x": {0: "batch"}}
 
@@ -183,3 +186,26 @@ def test_padding_to_a_multiple_is_put_on_and_taken_off_at_every_size() -> None:
         x = torch.randn(3, length)
         (given,) = session.run({"x": x.numpy()}).values()
         np.testing.assert_allclose(given, model(x), rtol=1e-4, atol=1e-5)
+
+
+class PadsToMultiple(torch.nn.Module):
+    """The quotient of a size is a number that a branch cannot take from outside."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rounds = x.shape[0] / 8
+        if not rounds.is_integer():
+            x = torch.nn.functional.pad(x, (0, math.ceil(rounds) * 8 - x.shape[0]))
+        return x.reshape(-1, 8) * 2
+
+
+def test_a_line_that_stops_the_capture_again_is_not_rewritten_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    tries, plain = [0], rewrite._try
+
+    def counted(*args: Any) -> Any:
+        tries[0] += 1
+        return plain(*args)
+
+    monkeypatch.setattr(rewrite, "_try", counted)
+    with contextlib.suppress(tp.TorchportError):
+        tp.export(PadsToMultiple(), (torch.randn(16),), dynamic={"x": {0: "n"}}, route="rewrite")
+    assert 0 < tries[0] < 8

@@ -142,7 +142,8 @@ def _rewritten(request: Request, repairs: list[str]) -> tuple[Plan, _Try]:
             if good is None:
                 raise failure from error
             new = {line for f in plan.functions for line in f.lines - good.lines.get(f, set())}
-            banned |= new & {site.line if site is not None else 0} or new
+            stopped = {site.line} if site is not None else set()
+            banned |= (new & stopped) - banned or new  # a line that stops it once more was not the cause
             plan.restore(good.lines)
             tried = good
         if _add_sizes(plan, tried, request, banned):
