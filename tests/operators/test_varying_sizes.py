@@ -144,3 +144,48 @@ def test_multilabel_margin_loss_of_a_row_and_of_several(rows: int) -> None:
     for end in (-1, 4):
         other = torch.tensor([2, 0, 3, end, 1]).expand(x.shape).contiguous()
         torch.testing.assert_close(torch.as_tensor(session(x, other)), loss(x, other))
+
+
+class SqueezesWhatVaries(torch.nn.Module):
+    """An axis is removed if it has one item only, which images of the size that the model takes have not."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if min(x.shape[2:]) < 4:
+            raise ValueError("the image is too small")
+        for axis in (3, 2, 1):
+            x = x.squeeze(dim=axis)
+        return x * 2
+
+
+def test_an_axis_that_varies_is_not_squeezed() -> None:
+    model = SqueezesWhatVaries()
+    exported = tp.export(model, (torch.randn(2, 1, 8, 9),), dynamic={"x": {2: "height", 3: "width"}})
+    assert exported.route == "export"
+    session = tp.session(exported.model)
+    for size in ((4, 5), (12, 8)):
+        x = torch.randn(2, 1, *size)
+        torch.testing.assert_close(session(x), model(x))
+
+
+class PoolsPadded(torch.nn.Module):
+    """Pads to even sizes while it pools, at several scales."""
+
+    def __init__(self, pool: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.pool = pool
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(2):
+            x = self.pool(x, kernel_size=2, padding=[size % 2 for size in x.shape[2:]])
+        return x
+
+
+@pytest.mark.parametrize("pool", [F.avg_pool2d, F.max_pool2d])
+def test_pooling_with_padding_that_varies(pool: Callable[..., Tensor]) -> None:
+    model = PoolsPadded(pool)
+    exported = tp.export(model, (torch.randn(1, 2, 12, 14),), dynamic={"x": {2: "height", 3: "width"}})
+    assert exported.route == "export"
+    session = tp.session(exported.model)
+    for size in ((8, 9), (11, 16), (13, 7), (5, 5)):
+        x = torch.randn(1, 2, *size)
+        torch.testing.assert_close(session(x), model(x))

@@ -270,7 +270,8 @@ for _axes in (2, 3):
 #
 #     y[..., i, ..., j] = x[..., i · step + j, ...]; the mean or the maximum of that, where there is no padding
 #
-# `avg_pool2d(x, x.shape[2:])` takes the whole picture. Torch takes the sizes of windows for numbers.
+# `avg_pool2d(x, x.shape[2:])` takes the whole picture. Torch takes the sizes of windows for numbers, and those of
+# padding, `padding=[h % 2, w % 2]`, which is put around the input first.
 
 
 @replaces("torch.Tensor.unfold")
@@ -286,7 +287,7 @@ def unfold(self: Any, dimension: int, size: Any, step: Any) -> Any:
 def open_average(axes: int) -> Callable[..., Any]:
     """avg_pool of torch.nn.functional, over windows of a size that varies."""
 
-    @only_where(lambda input, kernel_size, stride=None, *_, **__: _is_open(kernel_size, stride))
+    @only_where(lambda input, kernel_size, stride=None, padding=0, *_, **__: _is_open(kernel_size, stride, padding))
     def pool(
         input: Any,
         kernel_size: Any,
@@ -296,8 +297,12 @@ def open_average(axes: int) -> Callable[..., Any]:
         count_include_pad: bool = True,
         divisor_override: int | None = None,
     ) -> Any:
-        if any(_counts(padding, axes)) or ceil_mode or divisor_override is not None:
+        if _is_open(padding) and count_include_pad:
+            input, padding = _surrounded(input, padding, axes, 0.0), 0
+        if _is_open(padding) or any(_counts(padding, axes)) or ceil_mode or divisor_override is not None:
             return NotImplemented
+        if not _is_open(kernel_size, stride):
+            return getattr(torch.nn.functional, f"avg_pool{axes}d")(input, kernel_size, stride)
         return _unfolded(input, kernel_size, stride, axes).mean([*range(-axes, 0)])
 
     return pool
@@ -306,7 +311,7 @@ def open_average(axes: int) -> Callable[..., Any]:
 def open_maximum(axes: int) -> Callable[..., Any]:
     """max_pool of torch.nn.functional, over windows of a size that varies."""
 
-    @only_where(lambda input, kernel_size, stride=None, *_, **__: _is_open(kernel_size, stride))
+    @only_where(lambda input, kernel_size, stride=None, padding=0, *_, **__: _is_open(kernel_size, stride, padding))
     def pool(
         input: Any,
         kernel_size: Any,
@@ -316,12 +321,22 @@ def open_maximum(axes: int) -> Callable[..., Any]:
         ceil_mode: bool = False,
         return_indices: bool = False,
     ) -> Any:
-        plain = not any(_counts(padding, axes)) and all(d == 1 for d in _counts(dilation, axes))
-        if not plain or ceil_mode or return_indices:
+        if return_indices or ceil_mode:
+            return NotImplemented
+        if _is_open(padding):
+            input, padding = _surrounded(input, padding, axes, -math.inf), 0
+        if not _is_open(kernel_size, stride):
+            return getattr(torch.nn.functional, f"max_pool{axes}d")(input, kernel_size, stride, dilation=dilation)
+        if any(_counts(padding, axes)) or any(d != 1 for d in _counts(dilation, axes)):
             return NotImplemented
         return _unfolded(input, kernel_size, stride, axes).amax([*range(-axes, 0)])
 
     return pool
+
+
+def _surrounded(x: Any, padding: Any, axes: int, value: float) -> Any:
+    sides = [size for size in reversed(_counts(padding, axes)) for _ in range(2)]
+    return torch.nn.functional.pad(x, sides, value=value)
 
 
 def _unfolded(x: Any, kernel_size: Any, stride: Any, axes: int) -> Any:

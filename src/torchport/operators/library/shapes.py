@@ -274,3 +274,15 @@ def pad_sequence(
         row = torch.cat([sequence, more] if padding_side == "right" else [more, sequence])
         rows.append(row.narrow(0, 0, longest))
     return torch.stack(rows, 0 if batch_first else 1)
+
+
+# aten::squeeze of one axis
+#
+# An axis of another size than 1 stays, and torch.export takes it that a size which varies is not 1. Torch's translation
+# removes the axis all the same, and ONNX Runtime refuses to.
+
+
+@translates("aten::squeeze.dim")
+def squeeze(self: Any, dim: int) -> Any:
+    one = len(self.shape) > 0 and self.shape[dim] == 1
+    return op.Squeeze(self, [dim]) if one else op.Identity(self)
