@@ -213,7 +213,7 @@ def _shipped(name: str) -> tuple[Mapping, ...]:
 
 
 def _translated(name: str, overload: str, operator: Any, scripted: Written | None) -> Iterator[Mapping]:
-    """How an overload gets to ONNX where no composition replaces it."""
+    """Return the mappings of an overload without compositions: our translation, torch's, or torch's decomposition."""
     ours, _ = _ours()
     if operator in ours:
         yield _mapping(overload, _MODERN, ours[operator], scripted)

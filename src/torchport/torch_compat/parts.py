@@ -137,7 +137,7 @@ PARTS: dict[str, Part] = {
             *("axioms", "backed_var_to_val", "create_unbacked_symint", "deferred_runtime_asserts", "divisible"),
             *("ignore_fresh_unbacked_symbols", "is_unbacked_symint", "num_deferred_runtime_asserts", "replace"),
             *("replacements", "var_to_range", "_maybe_evaluate_static", "_replacements_version_counter"),
-            "_version_counter",
+            *("_version_counter", "guards"),
         ),
     ),
     "DimConstraints.solve": Part(

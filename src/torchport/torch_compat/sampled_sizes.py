@@ -68,7 +68,7 @@ _COMPUTE: dict[str, Callable[..., Any]] = {
 @contextlib.contextmanager
 def sampled_sizes() -> Iterator[None]:
     """Compare long formulas of sizes by their numbers, for as long as torch captures or translates a model."""
-    if not has(*_PATCHES):
+    if not has(*_PATCHES, "ShapeEnv", "FloorDiv", "get_proxy_mode"):
         yield
         return
     with contextlib.ExitStack() as stack:
@@ -98,7 +98,7 @@ def _with_sampled_conditions(plain: Any) -> Any:
     return evaluate
 
 
-def _with_quotients_as_they_are(plain: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+def _with_plain_quotients(plain: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     """A long quotient is not simplified: torch tries by sympy.simplify, which takes a second or more."""
 
     def floordiv(self: Any, other: Any) -> Any:
@@ -113,7 +113,7 @@ def _with_quotients_as_they_are(plain: Callable[[Any, Any], Any]) -> Callable[[A
 
 _PATCHES = {
     "SymNode.__init__": _with_short_formulas,
-    "SymNode._int_floordiv": _with_quotients_as_they_are,
+    "SymNode._int_floordiv": _with_plain_quotients,
     "ShapeEnv._maybe_evaluate_static": _with_sampled_conditions,
 }
 
@@ -156,7 +156,7 @@ class Samples:
         self._guards_read = 0
 
     def shortest(self, formula: Any) -> Any:
-        """Return the formula, or for a long one that which gave the same numbers before."""
+        """Return the formula; for a long one the first formula of the same numbers, or the number if all are one."""
         if formula not in self._shortest:
             self._shortest[formula] = self._found(formula)
         return self._shortest[formula]

@@ -185,7 +185,7 @@ def _with_part(tensor: torch.Tensor, parts: tuple[slice, ...], value: torch.Tens
 
 
 def _bound(bound: Any, size: Any, default: Any) -> Any:
-    """Where a slice begins or ends, between 0 and the size."""
+    """Return the start or stop of a slice as PyTorch takes it: a negative one from the end, then within 0..size."""
     found = default if bound is None else bound
     number = found if isinstance(found, torch.Tensor) else torch.full((), found, dtype=torch.int64)
     return torch.where(number < 0, number + size, number).clamp(min=0).clamp(max=size)
