@@ -55,6 +55,8 @@ _NUDGES = 6  # slightly other inputs, to see how far each number of an output mo
 _MOST_NUDGES = 24  # where few numbers are left that did not move
 _FEW = 0.25  # of the numbers that are off
 _MOVES = 4  # times the movement of a number that its error may be
+_CHANCE = 1e-3  # of the numbers that are off may by chance have moved less
+_MOVES_BY_CHANCE = 16  # times the movement of such a number that its error may be
 _KEEP_BYTES = 32 << 20  # outputs up to this size are kept for the next attempt
 _MOST_REFUSED = 12  # sizes of a dimension
 _MOST_REFUSED_COSTLY = 4
@@ -518,7 +520,8 @@ class Verifier:
         """Check that every number that is off moves about as far in PyTorch itself, under a nudge or in float64.
 
         A whole number has no small differences: each that is off, an index among equal values, say, must have changed.
-        A number that is clipped moves under every second nudge only: where few are left, further nudges tell.
+        A number that is clipped moves under every second nudge only: where few are left, further nudges tell. Of
+        thousands that are off, a few by chance never move as far in all these runs.
         """
         off = [n for n, check in enumerate(checks) if not check.ok]
         if not all(_comparable(output[n], outputs[n]) for n in off):
@@ -533,22 +536,27 @@ class Verifier:
                     far = {n: _farther(far.get(n), output[n], run[n]) for n in off}
             if not far:
                 return False
-            left, wrong = np.sum([self._count_unmoved(n, output[n], outputs[n], far[n]) for n in off], axis=0)
+            counts = [self._count_unmoved(n, output[n], outputs[n], far[n]) for n in off]
+            left, beyond, wrong = np.sum(counts, axis=0)
             if not left or left > wrong * _FEW:
                 return not left
-        return False
+        return not beyond and left <= wrong * _CHANCE
 
-    def _count_unmoved(self, place: int, reference: Array, candidate: Array, far: Array) -> tuple[int, int]:
-        """Return how many numbers are off by more than they move, and how many are off."""
+    def _count_unmoved(self, place: int, reference: Array, candidate: Array, far: Array) -> tuple[int, int, int]:
+        """Return how many numbers are off by more than they move, by much more, and at all."""
         name = self._output_names[place] if self._output_names else str(place)
         limit = self._requested.limit(name, tolerance(reference.dtype.name, self._precision))
-        left = wrong = 0
+        left = beyond = wrong = 0
         for piece in pieces(flat_parts(reference), flat_parts(candidate), limit):
             moves = far[piece.start : piece.start + piece.wrong.size]
-            enough = moves > 0 if reference.dtype.kind in "biu" else piece.error <= _MOVES * moves
+            whole = reference.dtype.kind in "biu"
+            enough, nearly = (
+                moves > 0 if whole else piece.error <= times * moves for times in (_MOVES, _MOVES_BY_CHANCE)
+            )
             left += int((piece.wrong & ~enough).sum())
+            beyond += int((piece.wrong & ~nearly).sum())
             wrong += int(piece.wrong.sum())
-        return left, wrong
+        return left, beyond, wrong
 
 
 def _comparable(reference: Array, candidate: Array) -> bool:
