@@ -15,7 +15,8 @@
     └── RefusedError              the model was refused; the command line exits 1
         ├── CaptureError          no route could capture the model
         │   ├── FixedDimensionError     the capture fixed a size or number that should vary
-        │   └── NothingToRewriteError   the capture named no line that control flow could be rewritten at
+        │   ├── NothingToRewriteError   the capture named no line that control flow could be rewritten at
+        │   └── TimeLimitError          the routes take too long beside the first one
         ├── MissingPartError      the installed torch or onnxscript lacks a private part that a feature needs
         ├── OpsetError            the model cannot be expressed in the opset asked for
         ├── EngineError           the engine refuses the model or fails while running it
@@ -158,6 +159,10 @@ class CaptureError(RefusedError):
 
 class FixedDimensionError(CaptureError):
     """The capture fixed a size that should vary, or a number computed from it, to the example's."""
+
+
+class TimeLimitError(CaptureError):
+    """A route took much longer than the first one."""
 
 
 class NothingToRewriteError(CaptureError):

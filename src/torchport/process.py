@@ -1,4 +1,5 @@
-"""Changes of the whole process: output silenced, variables kept, memory handed back, garbage collection paused."""
+"""Changes of the whole process: output silenced, variables kept, memory handed back, garbage collection paused; and a
+limit of time."""
 
 from __future__ import annotations
 
@@ -7,10 +8,15 @@ import ctypes
 import gc
 import io
 import logging
+import math
 import os
 import sys
+import time
 import warnings
 from collections.abc import Iterator
+from contextvars import ContextVar
+
+from torchport.errors import TimeLimitError
 
 
 @contextlib.contextmanager
@@ -82,3 +88,26 @@ def uncollected() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+# A limit of time. It is looked at where a capture spends its time; nothing is interrupted.
+
+_end: ContextVar[float] = ContextVar("end", default=math.inf)
+
+
+@contextlib.contextmanager
+def time_limit(end: float) -> Iterator[None]:
+    """Let `check_time` raise once this thread has computed for so long in all, by `time.thread_time`."""
+    token = _end.set(end)
+    try:
+        yield
+    finally:
+        _end.reset(token)
+
+
+def check_time() -> None:
+    """Raise TimeLimitError if the limit is over."""
+    if time.thread_time() > _end.get():
+        raise TimeLimitError(
+            "stopped: the routes take too long beside the first one", next_step="--route with its name sets no limit"
+        )

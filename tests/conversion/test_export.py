@@ -821,3 +821,35 @@ def test_such_an_output_is_not_saved_and_the_message_says_where_it_differs(tmp_p
         tp.export(lambda x: x.squeeze() * 2, example, dynamic={"x": {0: "b"}}, output=tmp_path / "m.onnx")
     assert "b[2..]" in str(caught.value)
     tp.export(lambda x: x.squeeze() * 2, example, dynamic={"x": {0: "b[2..]"}}, output=tmp_path / "m.onnx")
+
+
+class SmallWindow(nn.Module):
+    """A window no larger than the sequence: export alone settles the condition for the example's length."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        length, window, shift = x.shape[1], 4, 2
+        if length <= window:
+            window = length
+            shift = 0
+        padded = nn.functional.pad(x, (0, 0, 0, -length % window))
+        if shift > 0:
+            padded = torch.roll(padded, -shift, 1)
+        windows = padded.view(x.shape[0], -1, window, x.shape[2]).softmax(2)
+        rows = windows.reshape(x.shape[0], -1, x.shape[2])
+        if shift > 0:
+            rows = torch.roll(rows, shift, 1)
+        return rows[:, :length]
+
+
+def test_a_window_no_larger_than_the_sequence_is_a_minimum_of_sizes() -> None:
+    exported = tp.export(SmallWindow(), (torch.randn(2, 10, 3),), dynamic={"x": {0: "batch", 1: "length"}})
+    for length in (1, 3, 4, 5, 9):
+        agree(exported, SmallWindow(), torch.randn(1, length, 3))
+
+
+def test_routes_that_take_much_longer_than_the_first_are_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torchport.conversion.attempts._SECONDS", 0)
+    monkeypatch.setattr("torchport.conversion.attempts._TIMES", 1)
+    with pytest.raises(tp.ProofError, match="route rewrite: stopped: the routes take too long") as caught:
+        tp.export(SmallWindow(), (torch.randn(2, 10, 3),), dynamic={"x": {1: "length"}})
+    assert [a.route for a in caught.value.attempts][:2] == ["export", "rewrite"]

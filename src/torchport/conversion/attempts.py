@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import re
 import time
@@ -51,6 +52,8 @@ _OLD_ROUTES = ("script", "trace")  # that an old exporter is wrong says less tha
 _BY_SIZES = ("export", "rewrite")  # routes whose capture depends on the example's sizes alone
 _UNPROVEN = "--allow-unproven (allow_unproven=True) saves it all the same"
 _LINE = re.compile(r"\.py:\d+")
+_SECONDS = 120  # that all routes may take, or
+_TIMES = 3  # times the first one's
 _FEWEST = 2  # captures at other sizes that a formula is taken from
 BRANCH_ROUNDS = 6  # further random values for a trace that may have frozen a branch
 
@@ -127,6 +130,7 @@ class Attempts:
 
     def _run(self, routes: Sequence[str]) -> Tried:
         waiting = list(routes)
+        begun, end = time.thread_time(), math.inf
         while waiting:
             route = waiting.pop(0)
             if route == "rewrite" and self._postponed:
@@ -135,7 +139,9 @@ class Attempts:
             self.options.say(f"route {route}: capturing")
             tried: Tried | None = None
             try:
-                tried = self._try(route)
+                with process.time_limit(end):
+                    process.check_time()
+                    tried = self._try(route)
                 reason = tried.problem
             except RefusedError as error:
                 self.errors.append(error)
@@ -150,6 +156,8 @@ class Attempts:
                 return tried
             if tried is not None:
                 self.unproven.append(tried)
+            if end == math.inf:
+                end = begun + max(_SECONDS, _TIMES * (time.thread_time() - begun))
         if self.options.allow_unproven and self.unproven:
             return max(self.unproven, key=lambda t: t.proof.count("pass") / max(1, len(t.proof.cases)))
         raise self._refusal()

@@ -7,8 +7,9 @@ into every size behind it, and asks sympy of each whether it equals another: min
 
 does not simplify. Here both formulas are computed at sample sizes. A long formula that gives at each of them what a
 shorter one gave is replaced by the shorter one, and a long condition that has one answer at all of them has that
-answer. Short ones, and conditions whose answer differs, stay with torch. As for all that torch assumes of sizes, the
-proof runs the result at other sizes.
+answer. One that has both answers depends on the sizes, and torch need not try to settle it. Short ones, and those with
+numbers that only values tell, stay with torch. As for all that torch assumes of sizes, the proof runs the result at
+other sizes.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any
 
 import sympy  # torch brings it along
 
+from torchport.process import check_time
 from torchport.torch_compat.parts import has, part, patched
 
 LONG = 24  # a formula of more nodes is long
@@ -88,10 +90,13 @@ def _with_short_formulas(plain: Callable[..., None]) -> Callable[..., None]:
 
 def _with_sampled_conditions(plain: Any) -> Any:
     def evaluate(self: Any, expr: Any, **options: Any) -> Any:
+        check_time()
         if not any(options.values()) and isinstance(expr, sympy.logic.boolalg.Boolean) and is_long(expr):
-            answer = _samples(self).answer(expr)
-            if answer is not None:
-                return sympy.true if answer else sympy.false
+            answers = _samples(self).answers(expr)
+            if len(answers) == 1:
+                return sympy.true if answers.pop() else sympy.false
+            if len(answers) > 1 and expr.free_symbols <= self.backed_var_to_val.keys():
+                return None
         return plain(self, expr, **options)
 
     evaluate.cache_clear = plain.cache_clear  # type: ignore[attr-defined]
@@ -153,6 +158,7 @@ class Samples:
         self._shortest: dict[Any, Any] = {}
         self._first: dict[tuple[Any, ...], Any] = {}  # by numbers, the formula that had them first
         self._left = list(range(_COUNT))  # the samples that all guards allow
+        self._of_one: set[int] = set()  # the samples at which some size is 1
         self._guards_read = 0
 
     def shortest(self, formula: Any) -> Any:
@@ -183,14 +189,19 @@ class Samples:
         self._numbers[quotient] = numbers
         return self.shortest(quotient), numbers[0]
 
-    def answer(self, condition: Any) -> bool | None:
-        """Return the answer that a condition has at every sample; None if they differ, or too few are left."""
+    def answers(self, condition: Any) -> set[bool]:
+        """Return the answers that a condition has at the samples: both where sizes decide, none if too few are left.
+
+        One that differs at sizes of 1 alone is left to torch, which takes no size for 1.
+        """
         self._read_guards()
         numbers = self._at_samples(condition)
-        found = [numbers[k] for k in self._left if numbers[k] is not None] if numbers is not None else []
-        if len(found) < _FEWEST or len(set(found)) > 1:
-            return None
-        return bool(found[0])
+        found = {k: bool(numbers[k]) for k in self._left if numbers[k] is not None} if numbers is not None else {}
+        if len(found) < _FEWEST:
+            return set()
+        answers = set(found.values())
+        larger = {answer for k, answer in found.items() if k not in self._of_one}
+        return answers if len(answers) == 1 or len(larger) > 1 else set()
 
     def _read_guards(self) -> None:
         guards = self._env.guards
@@ -247,6 +258,7 @@ class Samples:
             near = example + chance.choice(_STEPS) * chance.randint(-4, 12)
             size = near if chance.random() < 0.7 else chance.randint(low, max(low, min(high, far)))
             found.append(min(max(size, low), high))
+        self._of_one |= {k for k, size in enumerate(found) if size == 1 and symbol in self._env.backed_var_to_val}
         return found
 
 

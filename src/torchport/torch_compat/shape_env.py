@@ -119,9 +119,17 @@ def other_at_one(asked: torch.SymBool) -> bool:
     if settled is None:
         return False
     ones = {s: sympy.Integer(1) for s in sizes}
-    small = [condition.xreplace(some) for some in (*({s: n} for s, n in ones.items()), ones)]
-    answers = [env._maybe_evaluate_static(c) if c.free_symbols else c for c in small]
+    small = [_where(condition, some) for some in (*({s: n} for s, n in ones.items()), ones)]
+    answers = [env._maybe_evaluate_static(c) if c is not None and c.free_symbols else c for c in small]
     return any(answer is not None and answer != settled for answer in answers)
+
+
+def _where(condition: Any, sizes: dict[Any, Any]) -> Any:
+    """A condition at some sizes; None where it divides by zero: the model has no answer there."""
+    try:
+        return condition.xreplace(sizes)
+    except ZeroDivisionError:
+        return None
 
 
 def surely(condition: Any) -> bool:

@@ -13,7 +13,7 @@ import torch
 from torchport.capture.control_flow.dynamic_lists import OpenList, as_number_tensor
 from torchport.capture.control_flow.iteration import Items, items_of
 from torchport.capture.control_flow.loops import Loop
-from torchport.capture.control_flow.merging import copies, fitted, flatten, merged
+from torchport.capture.control_flow.merging import Leaf, copies, fitted, flatten, merged
 from torchport.capture.control_flow.tracing import (
     active_modes,
     carrying,
@@ -58,6 +58,8 @@ def cond(test: Any, then: Callable[..., Any], otherwise: Callable[..., Any], *st
     names = _parameters(then)
     with unrecorded():
         plan, spec = merged(first.result, second.result, lambda n: _named(names, n), known)
+        given = [fitted(side.result, spec) for side in (first, second)]
+    plan = [_as_extreme(test, leaf, *pair, known) for leaf, *pair in zip(plan, *given, strict=True)]
     modes = active_modes()
     moving = [n for n, leaf in enumerate(plan) if leaf.kind not in ("constant", "unset")]
 
@@ -75,8 +77,6 @@ def cond(test: Any, then: Callable[..., Any], otherwise: Callable[..., Any], *st
     inputs = [*outside, *sizes_in(then, otherwise, state)]
     outputs = choice(truth, branch(then), branch(otherwise), inputs)
     _write_back(outside, written, outputs[len(moving) :])
-    with unrecorded():
-        given = [fitted(side.result, spec) for side in (first, second)]
     for n, tensor in zip(moving, outputs, strict=False):
         if plan[n].kind == "tensor":
             tell_sizes(test, tensor, given[0][n], given[1][n], known)
@@ -312,6 +312,33 @@ def tell_sizes(test: Any, result: torch.Tensor, left: Any, right: Any, known: se
             same = formula if _without(a, number) == _without(b, number) else _rounded_up(number, formula, other)
             if same is not None:
                 check(size == same)
+
+
+# The smaller or the larger of two sizes:
+#
+#     if height <= window:
+#         window = height
+#
+# Torch can compute with a minimum of sizes. What branches give is a number that nothing is known of.
+
+
+def _as_extreme(test: Any, leaf: Leaf, first: Any, second: Any, known: set[Any]) -> Leaf:
+    """A whole number after the branches as the minimum or maximum of both sides', where that is what they choose."""
+    if leaf.kind != "number" or leaf.dtype is not torch.int64 or not isinstance(test, torch.SymBool):
+        return leaf
+    asked = test.node.expr
+    if (
+        not isinstance(asked, (sympy.Lt, sympy.Le, sympy.Gt, sympy.Ge))
+        or (symbols_of(first) | symbols_of(second)) - known
+    ):
+        return leaf
+    difference, tested = _formula(first) - _formula(second), asked.lhs - asked.rhs
+    below = isinstance(asked, (sympy.Lt, sympy.Le))
+    if sympy.expand(difference - tested) == 0:
+        return Leaf("constant", (torch.sym_min if below else torch.sym_max)(first, second))
+    if sympy.expand(difference + tested) == 0:
+        return Leaf("constant", (torch.sym_max if below else torch.sym_min)(first, second))
+    return leaf
 
 
 # Tensors that are empty on one side, and of another rank there:

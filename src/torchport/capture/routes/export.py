@@ -20,7 +20,7 @@ from torchport.capture.repairs.models import WRITTEN_OUT, computed, kept, mean_z
 from torchport.capture.repairs.repair import CaptureRepair
 from torchport.capture.routes.route import Captured, Request
 from torchport.capture.structure import FlatModule
-from torchport.errors import CaptureError, FixedDimensionError, RefusedError, TorchportError, first_line
+from torchport.errors import CaptureError, FixedDimensionError, RefusedError, TimeLimitError, TorchportError, first_line
 from torchport.operators import composition, library, lowering, symbolic
 from torchport.operators.lowering import Lowerings
 from torchport.process import silence
@@ -206,6 +206,8 @@ def exported(
             ):
                 program = _torch_export(request, FlatModule(request.call) if module is None else module)
             applied += used
+        except TimeLimitError:
+            raise
         except Exception as error:
             if calls.needed:
                 calls.record(lambda: _run(request))

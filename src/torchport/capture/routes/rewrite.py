@@ -29,7 +29,7 @@ from torchport.capture.repairs.symbolic_sizes import symbolic_sizes
 from torchport.capture.routes import export
 from torchport.capture.routes.route import Captured, Request
 from torchport.capture.structure import Call
-from torchport.errors import CaptureError, NothingToRewriteError, RewriteError
+from torchport.errors import CaptureError, NothingToRewriteError, RewriteError, TimeLimitError
 from torchport.process import silence
 from torchport.results import Dim, Finding
 from torchport.torch_compat import tracing
@@ -123,6 +123,8 @@ def _rewritten(request: Request, repairs: list[str]) -> tuple[Plan, _Try]:
     for _ in range(_TRIES):
         try:
             tried = _try(request, plan, known)
+        except TimeLimitError:
+            raise
         except (CaptureError, RewriteError) as error:
             cause = error.__cause__ if isinstance(error, CaptureError) else error
             assert cause is not None
@@ -193,6 +195,8 @@ def _try(request: Request, plan: Plan, known: list[CaptureRepair]) -> _Try:
     ):
         try:
             program, guards = export.exported(request, repairs, known)
+        except TimeLimitError:
+            raise
         except (CaptureError, RewriteError):
             if not guesses:
                 raise
