@@ -13,6 +13,7 @@ import torch
 
 from torchport.torch_compat.error_texts import says
 from torchport.torch_compat.parts import has, part, patched
+from torchport.torch_compat.sampled_sizes import has_quotient
 from torchport.torch_compat.tracing import fake_mode
 
 
@@ -195,7 +196,8 @@ def _guessed_truth(condition: torch.SymBool) -> bool:
 #
 # Torch carries the whole formula into every size behind it. It can simplify none of it, takes minutes to bound it, and
 # fails where a bound is infinite ("Cannot convert expression to float"). So such a number gets a name of its own as
-# soon as it is rounded: it goes through a tensor, and is a number that only the running model knows.
+# soon as it is rounded: it goes through a tensor, and is a number that only the running model knows. One that equals a
+# size, `int(windows / (h * w / 4 / 4))` say, is that size already (`sampled_sizes.py`).
 
 _ROUNDINGS = ("SymFloat.__trunc__", "SymFloat.__floor__", "SymFloat.__ceil__", "SymFloat.__round__")
 
@@ -229,8 +231,7 @@ def _has_quotient(number: torch.SymFloat, whole: Any) -> bool:
     if not isinstance(whole, torch.SymInt):
         return False
     formula, env = number.node.expr, number.node.shape_env
-    quotients = [f for f in formula.atoms(sympy.Function) if type(f).__name__ in ("FloatTrueDiv", "IntTrueDiv")]
-    return any(q.args[1].free_symbols for q in quotients) or any(map(env.is_unbacked_symint, formula.free_symbols))
+    return has_quotient(whole.node.expr) or any(map(env.is_unbacked_symint, formula.free_symbols))
 
 
 def _named(whole: Any, named: dict[tuple[int, str], Any]) -> Any:
