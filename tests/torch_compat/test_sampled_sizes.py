@@ -147,3 +147,77 @@ def test_a_long_condition_on_which_the_answer_depends_is_kept_or_refused() -> No
     for n in (3, 20, 60, 90, 200):
         x = torch.randn(n)
         torch.testing.assert_close(session(x), model(x))
+
+
+def test_a_whole_number_of_a_quotient_is_the_size_of_the_same_numbers() -> None:
+    def check(h: torch.SymInt) -> None:
+        samples, rows = Samples(h.node.shape_env), padded(h, 4)
+
+        def found(whole: Any) -> Any:
+            return samples.shortest(whole.node.expr)
+
+        assert found(torch.sym_int(h * (rows // 4) / (rows * 8 / 8 / 4))) == h.node.expr
+        assert found(torch.sym_int(h * h / (h / 1))) == h.node.expr
+        other = torch.sym_int(h * h / (h + 1))  # h - 1
+        assert found(other) == other.node.expr
+        inexact = torch.sym_int(h * (1 / (h / 49)) / (1 / h))  # in floats 49 * h * h, or one less
+        assert found(inexact) == inexact.node.expr
+
+    captured(check)
+
+
+def test_a_quotient_is_compared_at_the_sizes_that_guards_allow() -> None:
+    def check(h: torch.SymInt) -> None:
+        env = h.node.shape_env
+        whole = torch.sym_int(h * (h // 4) / (h / 4)).node.expr
+        assert Samples(env).shortest(whole) == whole
+        assert h % 4 == 0  # a guard
+        assert Samples(env).shortest(whole) == h.node.expr
+
+    captured(check)
+
+
+class Restores(nn.Module):
+    """Shifted windows, whose batch is found again from their number; a mask is kept for images of one size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.Linear(3, 3)
+        self.register_buffer("mask", self.mask_of(8, 8))
+
+    def mask_of(self, rows: int, columns: int) -> Tensor:
+        number = torch.zeros(1, rows, columns, 1)
+        number[:, -2:] += 1
+        number[:, :, -2:] += 2
+        return self.windows(number).squeeze(-1) / 4
+
+    def windows(self, x: Tensor) -> Tensor:
+        b, h, w, c = x.shape
+        return x.view(b, h // 4, 4, w // 4, 4, c).permute(0, 1, 3, 2, 4, 5).reshape(-1, 16, c)
+
+    def joined(self, windows: Tensor, h: int, w: int) -> Tensor:
+        b = int(windows.shape[0] / (h * w / 4 / 4))
+        return windows.view(b, h // 4, w // 4, 4, 4, -1).permute(0, 1, 3, 2, 4, 5).contiguous().view(b, h, w, -1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        height, width = x.shape[2:]
+        down, right = (4 - height % 4) % 4, (4 - width % 4) % 4
+        if down or right:
+            x = functional.pad(x, (0, right, 0, down), "reflect")
+        x = torch.roll(x.permute(0, 2, 3, 1), (-2, -2), (1, 2))
+        size = x.shape[1], x.shape[2]
+        mask = self.mask if size == (8, 8) else self.mask_of(*size)
+        windows = self.mix(self.windows(x))
+        windows = windows.view(-1, mask.shape[0], 16, 3) + mask[None, :, :, None]
+        x = self.joined(windows.view(-1, 4, 4, 3), *size)
+        return torch.roll(x, (2, 2), (1, 2))[:, :height, :width]
+
+
+def test_the_batch_found_from_the_number_of_windows_varies() -> None:
+    model = Restores().eval()
+    exported = tp.export(model, (torch.randn(1, 3, 8, 8),), dynamic={"x": {0: "batch", 2: "height", 3: "width"}})
+    assert exported.route == "export"
+    session = tp.session(exported.model)
+    for shape in ((1, 3, 8, 8), (3, 3, 12, 8), (2, 3, 7, 18), (5, 3, 30, 4)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(session(x), model(x), rtol=1e-4, atol=1e-5)

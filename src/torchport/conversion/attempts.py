@@ -131,36 +131,51 @@ class Attempts:
     def _run(self, routes: Sequence[str]) -> Tried:
         waiting = list(routes)
         begun, end = time.thread_time(), math.inf
+        in_part: tuple[Tried, Attempt] | None = None  # right at multiples of a size, until `rewrite` was tried
         while waiting:
             route = waiting.pop(0)
-            if route == "rewrite" and self._postponed:
+            if route == "rewrite" and self._postponed and in_part is None:
                 waiting.insert(0, self._postponed)
-            started = time.perf_counter()
-            self.options.say(f"route {route}: capturing")
-            tried: Tried | None = None
-            try:
-                with process.time_limit(end):
-                    process.check_time()
-                    tried = self._try(route)
-                reason = tried.problem
-            except RefusedError as error:
-                self.errors.append(error)
-                reason = error.what + (f" ({error.where})" if error.where else "")
-            outcome = "failed" if reason else "passed"
-            seconds = round(time.perf_counter() - started, 2)
-            repairs = tried.repairs if tried is not None else ()
-            attempt = Attempt(route, outcome, reason, seconds, repairs)  # type: ignore[arg-type]
-            self.attempts.append(attempt)
-            self.options.say(AttemptLine(attempt))
-            if tried is not None and not reason:
+            tried, attempt = self._attempt(route, end)
+            only = _only_multiples(tried) if tried is not None and "rewrite" in waiting else ""
+            if tried is not None and only:
+                in_part = tried, attempt
+                attempt = dataclasses.replace(attempt, outcome="failed", reason=only)
+            self._note(attempt)
+            if attempt.outcome == "passed":
+                assert tried is not None
                 return tried
-            if tried is not None:
+            if in_part is not None and route == "rewrite":
+                self._note(in_part[1])
+                return in_part[0]
+            if tried is not None and not only:
                 self.unproven.append(tried)
             if end == math.inf:
                 end = begun + max(_SECONDS, _TIMES * (time.thread_time() - begun))
         if self.options.allow_unproven and self.unproven:
             return max(self.unproven, key=lambda t: t.proof.count("pass") / max(1, len(t.proof.cases)))
         raise self._refusal()
+
+    def _attempt(self, route: str, end: float) -> tuple[Tried | None, Attempt]:
+        """What a route gave, None if it refused, and how it ended; `end` is a limit of time."""
+        started = time.perf_counter()
+        self.options.say(f"route {route}: capturing")
+        tried: Tried | None = None
+        try:
+            with process.time_limit(end):
+                process.check_time()
+                tried = self._try(route)
+            reason = tried.problem
+        except RefusedError as error:
+            self.errors.append(error)
+            reason = error.what + (f" ({error.where})" if error.where else "")
+        seconds = round(time.perf_counter() - started, 2)
+        repairs = tried.repairs if tried is not None else ()
+        return tried, Attempt(route, "failed" if reason else "passed", reason, seconds, repairs)
+
+    def _note(self, attempt: Attempt) -> None:
+        self.attempts.append(attempt)
+        self.options.say(AttemptLine(attempt))
 
     def _try(self, route: str) -> Tried:
         """Capture, name, convert and prove. What a route trips over ends that route, not the export."""
@@ -491,6 +506,13 @@ def _problem(proof: Proof, model: ir.Model, captured: Captured, source: TorchMod
     text += f"; {cause}" if cause else ""
     lines = [c.line for c in captured.challenges if c.line and c.sizes and c.sizes.items() <= worst.sizes.items()]
     return text + (f"; the capture settled that size at {lines[0]}" if lines else "")
+
+
+def _only_multiples(tried: Tried) -> str:
+    """Why a proven model is not all one could wish for: PyTorch takes every size, and the engine multiples of one, as
+    where code pads unless a size is a multiple. Empty if that is not so; the route `rewrite` may keep both ways."""
+    steps = [f"{name} {bound}" for name, bound in tried.proof.bounds.items() if bound.step > 1]
+    return f"the model runs at {' and '.join(steps)} only, PyTorch at others too" if steps and not tried.problem else ""
 
 
 def _frozen_branch(captured: Captured, source: TorchModel) -> str:

@@ -10,6 +10,10 @@ shorter one gave is replaced by the shorter one, and a long condition that has o
 answer. One that has both answers depends on the sizes, and torch need not try to settle it. Short ones, and those with
 numbers that only values tell, stay with torch. As for all that torch assumes of sizes, the proof runs the result at
 other sizes.
+
+A whole number that is computed with a quotient of sizes, `int(windows / (h * w / 4 / 4))`, which is the batch, does not
+simplify however short it is. It is computed as Python does, in floats, at the sample sizes that the guards allow, and
+replaced by the size that is the same at all of them.
 """
 
 from __future__ import annotations
@@ -43,11 +47,12 @@ _COMPUTE: dict[str, Callable[..., Any]] = {
     "CeilToInt": math.ceil,
     "CleanDiv": operator.floordiv,
     "Equality": operator.eq,
+    "FloatTrueDiv": lambda a, b: float(a) / float(b),
     "FloorDiv": operator.floordiv,
     "FloorToInt": math.floor,
     "GreaterThan": operator.ge,
     "Identity": lambda a: a,
-    "IntTrueDiv": lambda a, b: Fraction(a) / b,
+    "IntTrueDiv": operator.truediv,
     "LessThan": operator.le,
     "Max": max,
     "Min": min,
@@ -59,9 +64,10 @@ _COMPUTE: dict[str, Callable[..., Any]] = {
     "Pow": lambda a, b: a**b if b >= 0 else Fraction(a) ** b,
     "PowByNatural": operator.pow,
     "PythonMod": operator.mod,
+    "RoundToInt": round,
     "StrictGreaterThan": operator.gt,
     "StrictLessThan": operator.lt,
-    "ToFloat": lambda a: a,
+    "ToFloat": float,
     "TruncToInt": math.trunc,
     "Unequality": operator.ne,
 }
@@ -132,6 +138,12 @@ def is_long(formula: sympy.Basic) -> bool:
     return count > LONG
 
 
+def has_quotient(formula: sympy.Basic) -> bool:
+    """Check that a formula has a true division by a number that varies."""
+    quotients = [f for f in formula.atoms(sympy.Function) if type(f).__name__ in ("FloatTrueDiv", "IntTrueDiv")]
+    return any(quotient.args[1].free_symbols for quotient in quotients)
+
+
 _known: weakref.WeakKeyDictionary[Any, Samples] = weakref.WeakKeyDictionary()
 
 
@@ -171,11 +183,26 @@ class Samples:
         numbers = self._at_samples(formula)
         if numbers is None or _COUNT - numbers.count(None) < _FEWEST:
             return formula
+        if has_quotient(formula):
+            return self._without_quotient(formula, numbers)
         different = {n for n in numbers if n is not None}
         if len(different) == 1 and isinstance(numbers[0], int) and is_long(formula):
             return sympy.Integer(numbers[0])
         first = self._first.setdefault(tuple(numbers), formula)
         return first if is_long(formula) else formula
+
+    def _without_quotient(self, formula: Any, numbers: Numbers) -> Any:
+        """A formula of the same numbers at all samples that the guards allow; this one if there is none."""
+        self._read_guards()
+        left = [k for k in self._left if numbers[k] is not None]
+        if len(left) < _FEWEST or len({numbers[k] for k in left}) == 1:
+            return formula
+        symbols = sorted((s for s in formula.free_symbols if not self._env.is_unbacked_symint(s)), key=str)
+        for other in (*symbols, *self._first.values()):
+            found = self._at_samples(other)
+            if found is not None and all(found[k] == numbers[k] for k in left):
+                return other
+        return formula
 
     def quotient(self, a: Any, b: Any) -> tuple[Any, int] | None:
         """Return a formula of a // b, and its number in the example; None if some sample has none."""
@@ -230,6 +257,8 @@ class Samples:
             return self._sizes(formula)
         if formula.is_Rational:
             return [int(formula) if formula.is_Integer else Fraction(int(formula.p), int(formula.q))] * _COUNT
+        if formula.is_Float:
+            return [float(formula)] * _COUNT
         if formula in (sympy.true, sympy.false):
             return [formula == sympy.true] * _COUNT
         function = _COMPUTE.get(type(formula).__name__)
@@ -267,5 +296,5 @@ def _value(function: Callable[..., Any], row: tuple[Any, ...]) -> Any:
         return None
     try:
         return function(*row)
-    except ArithmeticError:  # a division by zero: a size that the model does not reach
+    except (ArithmeticError, ValueError):  # a division by zero: a size that the model does not reach
         return None

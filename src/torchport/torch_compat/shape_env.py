@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
+import operator
 from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 from typing import Any
@@ -13,6 +15,7 @@ import torch
 
 from torchport.torch_compat.error_texts import says
 from torchport.torch_compat.parts import has, part, patched
+from torchport.torch_compat.sampled_sizes import has_quotient
 from torchport.torch_compat.tracing import fake_mode
 
 
@@ -203,7 +206,8 @@ def _guessed_truth(condition: torch.SymBool) -> bool:
 #
 # Torch carries the whole formula into every size behind it. It can simplify none of it, takes minutes to bound it, and
 # fails where a bound is infinite ("Cannot convert expression to float"). So such a number gets a name of its own as
-# soon as it is rounded: it goes through a tensor, and is a number that only the running model knows.
+# soon as it is rounded: it goes through a tensor, and is a number that only the running model knows. One that equals a
+# size, `int(windows / (h * w / 4 / 4))` say, is that size already (`sampled_sizes.py`).
 
 _ROUNDINGS = ("SymFloat.__trunc__", "SymFloat.__floor__", "SymFloat.__ceil__", "SymFloat.__round__")
 
@@ -237,8 +241,7 @@ def _has_quotient(number: torch.SymFloat, whole: Any) -> bool:
     if not isinstance(whole, torch.SymInt):
         return False
     formula, env = number.node.expr, number.node.shape_env
-    quotients = [f for f in formula.atoms(sympy.Function) if type(f).__name__ in ("FloatTrueDiv", "IntTrueDiv")]
-    return any(q.args[1].free_symbols for q in quotients) or any(map(env.is_unbacked_symint, formula.free_symbols))
+    return has_quotient(whole.node.expr) or any(map(env.is_unbacked_symint, formula.free_symbols))
 
 
 def _named(whole: Any, named: dict[tuple[int, str], Any]) -> Any:
@@ -251,6 +254,87 @@ def _named(whole: Any, named: dict[tuple[int, str], Any]) -> Any:
     if key is not None:
         named[key] = number
     return number
+
+
+# Quotients of sizes, and conditions on them, that a branch or a loop takes from outside.
+#
+# A branch is a graph of its own, and sizes are among its inputs. Torch computes formulas of sizes again in it, with
+# operators on whole numbers only.
+
+_REBUILT: dict[str, Callable[..., Any]] = {
+    "CeilToInt": math.ceil,
+    "FloatPow": operator.pow,
+    "FloatTrueDiv": operator.truediv,
+    "FloorToInt": math.floor,
+    "IntTrueDiv": operator.truediv,
+    "ToFloat": torch.sym_float,
+    "TruncToInt": math.trunc,
+}
+
+
+class _Rebuilt(dict[type, Callable[..., Any]]):
+    def get(self, kind: type, default: Any = None) -> Any:
+        return super().get(kind) or _REBUILT.get(kind.__name__, default)
+
+
+def sizes_of(number: torch.SymFloat | torch.SymBool) -> list[torch.SymInt]:
+    """Return the sizes of which a number or a condition is made."""
+    node = number.node
+    if not node.is_symbolic() or not has("ShapeEnv"):
+        return []
+    if hasattr(number, _DIVIDED):
+        return [getattr(number, _DIVIDED)[0]]
+    hints = {s: int(n) for s, n in node.shape_env.backed_var_to_val.items()}
+    sizes = [s for s in sorted(node.expr.free_symbols, key=str) if s.is_integer]
+    return [torch.SymInt(type(node)(s, node.shape_env, int, hints.get(s))) for s in sizes]
+
+
+# A quotient by a number remembers the size that was divided: `math.ceil(n / 8)` is `(n + 7) // 8` then, and
+# `(n / 8).is_integer()`, for which torch has no operator that a graph could hold, is `n % 8 == 0`.
+
+_DIVIDED = "torchport_divided"
+
+
+def _remembering(plain: Callable[..., Any]) -> Callable[..., Any]:
+    def divide(size: torch.SymInt, by: Any) -> Any:
+        quotient = plain(size, by)
+        if type(by) is int and by > 0 and isinstance(quotient, torch.SymFloat):
+            setattr(quotient, _DIVIDED, (size, by))
+        return quotient
+
+    return divide
+
+
+def _by_whole_numbers(rule: Callable[[Any, int], Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def replace(plain: Callable[..., Any]) -> Callable[..., Any]:
+        def rounded(number: torch.SymFloat, *others: Any) -> Any:
+            divided = getattr(number, _DIVIDED, None)
+            return rule(*divided) if divided is not None else plain(number, *others)
+
+        return rounded
+
+    return replace
+
+
+def _is_whole(plain: Callable[..., Any]) -> Callable[..., Any]:
+    def is_integer(number: torch.SymFloat) -> Any:
+        return torch.sym_float(math.trunc(number)) == number if number.node.is_symbolic() else plain(number)
+
+    return is_integer
+
+
+@contextlib.contextmanager
+def whole_quotients() -> Iterator[None]:
+    """Round quotients of sizes by a number in whole numbers, and let branches take other quotients from outside."""
+    with contextlib.ExitStack() as stack:
+        if has("SymInt.__truediv__", "SymFloat.is_integer", "_sympy_handlers", *_ROUNDINGS):
+            stack.enter_context(patched("_sympy_handlers", lambda plain: lambda: _Rebuilt(plain())))
+            stack.enter_context(patched("SymInt.__truediv__", _remembering))
+            stack.enter_context(patched("SymFloat.is_integer", _is_whole))
+            stack.enter_context(patched("SymFloat.is_integer", _by_whole_numbers(lambda n, by: n % by == 0)))
+            stack.enter_context(patched("SymFloat.__ceil__", _by_whole_numbers(lambda n, by: (n + by - 1) // by)))
+            stack.enter_context(patched("SymFloat.__floor__", _by_whole_numbers(lambda n, by: n // by)))
+        yield
 
 
 # The log in which torch writes the guards it adds.

@@ -189,7 +189,7 @@ def test_padding_to_a_multiple_is_put_on_and_taken_off_at_every_size() -> None:
 
 
 class PadsToMultiple(torch.nn.Module):
-    """The quotient of a size is a number that a branch cannot take from outside."""
+    """A branch takes the quotient of a size from outside."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         rounds = x.shape[0] / 8
@@ -198,7 +198,60 @@ class PadsToMultiple(torch.nn.Module):
         return x.reshape(-1, 8) * 2
 
 
+class PadsAndReturns(torch.nn.Module):
+    """It returns before the quotient is used, and says whether it padded; what it pads to is taken off again."""
+
+    def padded(self, x: torch.Tensor, multiple: int) -> tuple[bool, torch.Tensor]:
+        length = x.shape[0]
+        rounds = length / multiple
+        if rounds.is_integer():
+            return False, x
+        return True, torch.nn.functional.pad(x, (0, math.ceil(rounds) * multiple - length))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        is_padded, y = self.padded(x, 8)
+        y = y.reshape(-1, 8).cumsum(1).reshape(-1)
+        return y[: x.shape[0]] * 3 if is_padded else y
+
+
+class ScalesByQuotients(torch.nn.Module):
+    """Quotients that no whole numbers stand for: of a quotient, and by a size."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        halves, share = x.shape[0] / 3 / 2, 7 / x.shape[0]
+        if x.sum() > 0:
+            x = x * halves + share
+        if halves.is_integer():
+            x = x + math.floor(halves)
+        return x - halves
+
+
+@pytest.mark.parametrize("model", [PadsToMultiple(), PadsAndReturns(), ScalesByQuotients()])
+def test_branches_take_quotients_of_sizes(model: torch.nn.Module) -> None:
+    torch.manual_seed(2)
+    exported = tp.export(model, (torch.randn(24),), dynamic={"x": {0: "n"}})
+    assert exported.route == "rewrite"
+    session = tp.session(exported.model)
+    for length in (1, 6, 8, 17, 19, 24, 31, 48):
+        x = torch.randn(length)
+        for given in (x, x.abs(), -x.abs()):
+            torch.testing.assert_close(session(given), model(given), rtol=1e-4, atol=1e-5)
+
+
+def test_a_model_that_runs_at_multiples_is_taken_where_rewrite_gives_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rewrite, "whole_quotients", contextlib.nullcontext)
+    exported = tp.export(PadsToMultiple(), (torch.randn(16),), dynamic={"x": {0: "n"}})
+    assert [(a.route, a.outcome) for a in exported.attempts] == [
+        ("export", "failed"),
+        ("rewrite", "failed"),
+        ("export", "passed"),
+    ]
+    assert "multiples of 8" in exported.attempts[0].reason
+    assert str(exported.proof.bounds["n"]) == "multiples of 8"
+
+
 def test_a_line_that_stops_the_capture_again_is_not_rewritten_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rewrite, "whole_quotients", contextlib.nullcontext)
     tries, plain = [0], rewrite._try
 
     def counted(*args: Any) -> Any:

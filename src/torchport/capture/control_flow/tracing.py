@@ -15,6 +15,7 @@ from torchport.capture.control_flow.iteration import Items
 from torchport.capture.control_flow.merging import UNSET, Number, Unset
 from torchport.capture.control_flow.source import parts_of, plain_objects
 from torchport.torch_compat.higher_order import apart
+from torchport.torch_compat.shape_env import sizes_of
 from torchport.torch_compat.tracing import (
     disable_proxy_modes_tracing,
     fake_mode,
@@ -128,13 +129,15 @@ def unrecorded() -> Iterator[None]:
 
 
 def sizes_in(*values: Any) -> list[torch.SymInt]:
-    """The sizes a function finds outside: in its closure, and in what is handed to it."""
+    """The sizes a function finds outside: in its closure, in what is handed to it, and in quotients of sizes there."""
     found: dict[str, torch.SymInt] = {}
     seen: set[int] = set()
 
     def look(value: Any) -> None:
         if isinstance(value, torch.SymInt):
             found.setdefault(str(value.node.expr), value)
+        if isinstance(value, (torch.SymFloat, torch.SymBool)):
+            found.update((str(size.node.expr), size) for size in sizes_of(value) if str(size.node.expr) not in found)
         if isinstance(value, (torch.Tensor, OpenList)) or id(value) in seen:
             return
         seen.add(id(value))

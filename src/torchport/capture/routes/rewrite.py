@@ -36,7 +36,7 @@ from torchport.torch_compat import tracing
 from torchport.torch_compat.error_texts import says
 from torchport.torch_compat.higher_order import translations
 from torchport.torch_compat.parts import has
-from torchport.torch_compat.shape_env import check
+from torchport.torch_compat.shape_env import check, whole_quotients
 
 NOTHING = "the capture named no line to rewrite"
 NOT_AT_IT = "there is nothing to rewrite at the line"
@@ -188,6 +188,7 @@ def _try(request: Request, plan: Plan, known: list[CaptureRepair]) -> _Try:
         torch.no_grad(),
         StackedRows(),
         OpenSizes(),
+        whole_quotients(),
         watching(request.call.target),
         _guesses(known) as guesses,
         watch_ones() as ones,  # after the guesses: it looks at the frame that asks
