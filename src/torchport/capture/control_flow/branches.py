@@ -24,6 +24,7 @@ from torchport.capture.control_flow.tracing import (
     unrecorded,
     with_inputs,
 )
+from torchport.capture.repairs.value_dependent import known_truth
 from torchport.errors import RewriteError
 from torchport.torch_compat.higher_order import choice, known_symbols, symbols_of
 from torchport.torch_compat.shape_env import check, surely
@@ -38,8 +39,9 @@ from torchport.torch_compat.tracing import assert_in_graph, fake_mode
 def cond(test: Any, then: Callable[..., Any], otherwise: Callable[..., Any], *state: Any) -> Any:
     """`then(*state)` or `otherwise(*state)`, as `test` says."""
     truth = truth_of(test)
-    if isinstance(truth, bool):
-        return (then if truth else otherwise)(*state)
+    settled = truth if isinstance(truth, bool) else known_truth(truth)
+    if settled is not None:
+        return (then if settled else otherwise)(*state)
     known = known_symbols()
     first, second = (rehearse(side, *copies(state), lists=True) for side in (then, otherwise))
     places = list(dict.fromkeys([*first.changed, *second.changed]))
