@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from torchport.capture.repairs.repair import capture_repair
-from torchport.capture.repairs.value_dependent import KnownNumbers
+from torchport.capture.repairs.value_dependent import KnownNumbers, NumberArrays
 from torchport.errors import FixedDimensionError
 from torchport.torch_compat.error_texts import says
 from torchport.torch_compat.parts import patched
@@ -285,6 +285,7 @@ def _needs_symbolic_sizes(error: Exception) -> bool:
 @contextlib.contextmanager
 def symbolic_sizes(target: Any) -> Iterator[bool]:
     with contextlib.ExitStack() as stack:
+        stack.enter_context(NumberArrays())
         stack.enter_context(SizedTensors())
         stack.enter_context(KnownNumbers(target))
         stack.enter_context(quotients_named())

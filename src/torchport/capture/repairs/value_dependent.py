@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -338,9 +339,10 @@ class KnownNumbers(TorchFunctionMode):
         if any(getattr(mode, "is_boundary", False) for mode in function_modes()):
             return None
         try:
-            given = tree_map(self._number, (args, kwargs))
+            args, kwargs = tree_map(self._number, (args, kwargs))
             with plainly():
-                return func(*given[0], **given[1])
+                answer = func(*args, **kwargs)
+                return answer.copy() if isinstance(answer, np.ndarray) else answer
         except Exception:  # noqa: BLE001 - not to be computed: torch says what it says of a tensor without values
             return None
 
@@ -366,3 +368,37 @@ def known_truth(tensor: torch.Tensor) -> bool | None:
     """The truth of a tensor in the capture that is under way; None if only the running model knows it."""
     mode = next((mode for mode in function_modes() if isinstance(mode, KnownNumbers)), None)
     return None if mode is None else mode.truth(tensor)
+
+
+# Whole numbers that leave torch: `top = frequencies.topk(2).indices.numpy()`, then `period = length // top[0]`.
+#
+# They become an array of numbers that only the running model knows, as `item()` gives one. NumPy computes with them
+# one by one, and where such an array comes back to torch, as an index say, it is a tensor again.
+
+_MOST_NUMBERS = 64  # in an array; each is an operator of its own
+_WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
+class NumberArrays(TorchFunctionMode):
+    """Gives arrays of numbers in the place of those that torch refuses to give, and takes them back."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__name__", "") in ("numpy", "__array__") and _is_small(args[0]):
+            numbers = [number.item() for number in args[0].reshape(-1).unbind()]
+            array = np.empty(len(numbers), dtype=object)
+            array[:] = numbers
+            return array.reshape(tuple(args[0].shape))
+        args, kwargs = tree_map(_as_tensor, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+
+def _is_small(tensor: torch.Tensor) -> bool:
+    known = torch.compiler.is_exporting() and all(isinstance(size, int) for size in tensor.shape)
+    return known and tensor.dtype in _WHOLE and tensor.numel() <= _MOST_NUMBERS
+
+
+def _as_tensor(leaf: Any) -> Any:
+    if not isinstance(leaf, np.ndarray) or leaf.dtype != object or not leaf.size:
+        return leaf
+    numbers = [torch.scalar_tensor(number, dtype=torch.int64) for number in leaf.flat]
+    return torch.stack(numbers).reshape(leaf.shape)
