@@ -13,7 +13,7 @@ import torch
 from torchport.capture.control_flow.dynamic_lists import OpenList, as_number_tensor
 from torchport.capture.control_flow.iteration import Items, items_of
 from torchport.capture.control_flow.loops import Loop
-from torchport.capture.control_flow.merging import copies, fitted, flatten, merged
+from torchport.capture.control_flow.merging import copies, either_slice, fitted, flatten, has_slices, merged
 from torchport.capture.control_flow.tracing import (
     active_modes,
     carrying,
@@ -52,6 +52,8 @@ def cond(test: Any, then: Callable[..., Any], otherwise: Callable[..., Any], *st
         for place, value in zip(places, values, strict=True):
             place.set(value)
         return result
+    if not (first.outside or second.outside) and _of_sizes(test) and has_slices(first.result, second.result):
+        return either_slice(test, then(*copies(state)), otherwise(*copies(state)))
     empty = _empty_in_one(test, first.result, second.result)
     if empty is not None:
         return cond(test, *(_with_empty(side, empty[n]) for n, side in enumerate((then, otherwise))), *state)
@@ -86,6 +88,11 @@ def cond(test: Any, then: Callable[..., Any], otherwise: Callable[..., Any], *st
     for n, tensor in zip(moving, outputs, strict=False):
         values[n] = plan[n].from_tensor(tensor)
     return spec.unflatten(values)
+
+
+def _of_sizes(test: Any) -> bool:
+    """Check that a condition is one on sizes of the inputs."""
+    return isinstance(test, (torch.SymBool, torch.SymInt)) and bool(test.node.has_hint())
 
 
 def _parameters(function: Callable[..., Any]) -> tuple[str, ...]:
