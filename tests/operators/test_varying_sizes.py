@@ -189,3 +189,13 @@ def test_pooling_with_padding_that_varies(pool: Callable[..., Tensor]) -> None:
     for size in ((8, 9), (11, 16), (13, 7), (5, 5)):
         x = torch.randn(1, 2, *size)
         torch.testing.assert_close(session(x), model(x))
+
+
+def test_a_range_of_a_fraction_and_a_size_has_fractions() -> None:
+    def call(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x * torch.arange(0.0, x.shape[1]), torch.arange(x.shape[1], 2.5 * x.shape[1], 2)
+
+    exported = tp.export(call, (torch.randn(2, 9),), dynamic={"x": {1: "n"}}, route="export")
+    x = torch.randn(2, 5)
+    for own, theirs in zip(tp.session(exported.model)(x), call(x), strict=True):
+        torch.testing.assert_close(own, theirs)

@@ -158,6 +158,7 @@ PARTS: dict[str, Part] = {
     ),
     "detect_fake_mode": Part("torch._guards:detect_fake_mode", _REWRITE),
     "unset_fake_temporarily": Part("torch._subclasses.fake_tensor:unset_fake_temporarily", _FUNCTIONS),
+    "DisableTorchFunction": Part("torch._C:DisableTorchFunction", "the capture of conditions on constant tensors"),
     "disable_proxy_modes_tracing": Part(
         f"{_PROXY}:disable_proxy_modes_tracing", "autograd functions with a symbolic, and the route 'rewrite'"
     ),

@@ -26,6 +26,19 @@ def real_tensors() -> contextlib.AbstractContextManager[Any]:
     return part("unset_fake_temporarily")()
 
 
+@contextlib.contextmanager
+def plainly() -> Iterator[None]:
+    """Leave the capture and its modes for a while, to compute with numbers. Drawing random ones is an error."""
+    with part("DisableTorchFunction")(), disable_proxy_modes_tracing(), real_tensors(), torch.no_grad():
+        before = torch.get_rng_state()
+        try:
+            yield
+            if not torch.equal(before, torch.get_rng_state()):
+                raise ValueError("random numbers were drawn")
+        finally:
+            torch.set_rng_state(before)
+
+
 def disable_proxy_modes_tracing() -> contextlib.AbstractContextManager[Any]:
     """Record nothing into the graph for a while."""
     return part("disable_proxy_modes_tracing")()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as functional
 from torch import nn
@@ -158,6 +159,44 @@ class Unbound(nn.Module):
         return state + last, torch.stack(list(x.unbind(0)))
 
 
+class Periods(nn.Module):
+    """As in TimesNet: the strongest frequencies leave torch, and say how the rows of an image are cut."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 3, 3, padding=1)
+        self.position = nn.Parameter(torch.randn(24, 3) * 0.1)
+
+    def forward(self, x):
+        x = x + self.position
+        spectrum = torch.fft.rfft(x, dim=1, norm="forward").abs()
+        strength = spectrum.mean((0, 2))
+        strength[0] = 0
+        top = strength.topk(2).indices.detach().cpu().numpy()
+        periods, weights = x.shape[1] // top, spectrum.mean(-1)[:, top].softmax(1)
+        found = []
+        for i in range(2):
+            period = periods[i]
+            if 24 % period != 0:
+                length = (24 // period + 1) * period
+                image = torch.cat([x, torch.zeros([x.shape[0], length - 24, 3])], 1)
+            else:
+                length = 24
+                image = x
+            image = image.reshape(x.shape[0], length // period, period, 3).permute(0, 3, 1, 2)
+            found.append(self.conv(image).permute(0, 2, 3, 1).reshape(x.shape[0], -1, 3)[:, :24])
+        return (torch.stack(found, -1) * weights[:, None, None]).sum(-1)
+
+
+class Cropped(nn.Module):
+    """Numbers of a box through NumPy, and back."""
+
+    def forward(self, x, box):
+        start, length = box.numpy()
+        whole = np.asarray(box) * 2
+        return x[:, start : start + length].sum(1), torch.tensor(whole + 1) * 3, torch.zeros(x.shape[0], whole[1])
+
+
 BATCH = {"x": {0: "batch"}}
 ROWS = {"x": {0: "batch"}, "lengths": {0: "batch"}}
 
@@ -193,5 +232,7 @@ MODELS: dict[str, tuple[Any, Callable[[int], Inputs], dict[str, dict[int, str]]]
         {"x": {0: "b"}, "w": {0: "b"}},
     ),
     "Unbound": (Unbound, lambda b: (torch.randn(b, b + 1, 2),), {"x": {0: "b", 1: "t"}}),
+    "Periods": (Periods, lambda b: (torch.randn(b, 24, 3),), BATCH),
+    "Cropped": (Cropped, lambda b: (torch.randn(b, 9), torch.randint(1, 5, (2,))), BATCH),
     "AtMost": (AtMost, lambda b: (torch.randn(b, 6), lengths(b, 6)), ROWS),
 }

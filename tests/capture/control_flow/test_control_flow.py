@@ -262,3 +262,14 @@ def test_a_line_that_stops_the_capture_again_is_not_rewritten_again(monkeypatch:
     with contextlib.suppress(tp.TorchportError):
         tp.export(PadsToMultiple(), (torch.randn(16),), dynamic={"x": {0: "n"}}, route="rewrite")
     assert 0 < tries[0] < 8
+
+
+def test_a_slice_that_a_size_chooses_is_right_at_every_size() -> None:
+    model = control_flow_models.SlicedBySizes()
+    exported = tp.export(model, (torch.randn(2, 9),), dynamic={"x": {0: "rows", 1: "columns"}})
+    session = tp.session(exported.model)
+    for columns in (1, 2, 3, 4, 5, 6, 7, 12):
+        x = torch.randn(3, columns)
+        for own, theirs in zip(session.run({"x": x.numpy()}).values(), answers(model, x), strict=True):
+            assert own.shape == theirs.shape
+            np.testing.assert_allclose(own, theirs, rtol=1e-5, atol=1e-6)

@@ -13,7 +13,7 @@ import torch
 from torchport.capture.control_flow.dynamic_lists import OpenList, as_number_tensor
 from torchport.capture.control_flow.iteration import Items, items_of
 from torchport.capture.control_flow.loops import Loop
-from torchport.capture.control_flow.merging import Leaf, copies, fitted, flatten, merged
+from torchport.capture.control_flow.merging import Leaf, copies, either_slice, fitted, flatten, has_slices, merged
 from torchport.capture.control_flow.tracing import (
     active_modes,
     carrying,
@@ -24,6 +24,7 @@ from torchport.capture.control_flow.tracing import (
     unrecorded,
     with_inputs,
 )
+from torchport.capture.repairs.value_dependent import known_truth
 from torchport.errors import RewriteError
 from torchport.torch_compat.higher_order import choice, known_symbols, symbols_of
 from torchport.torch_compat.shape_env import check, surely
@@ -38,8 +39,9 @@ from torchport.torch_compat.tracing import assert_in_graph, fake_mode
 def cond(test: Any, then: Callable[..., Any], otherwise: Callable[..., Any], *state: Any) -> Any:
     """`then(*state)` or `otherwise(*state)`, as `test` says."""
     truth = truth_of(test)
-    if isinstance(truth, bool):
-        return (then if truth else otherwise)(*state)
+    settled = truth if isinstance(truth, bool) else known_truth(truth)
+    if settled is not None:
+        return (then if settled else otherwise)(*state)
     known = known_symbols()
     first, second = (rehearse(side, *copies(state), lists=True) for side in (then, otherwise))
     places = list(dict.fromkeys([*first.changed, *second.changed]))
@@ -50,6 +52,8 @@ def cond(test: Any, then: Callable[..., Any], otherwise: Callable[..., Any], *st
         for place, value in zip(places, values, strict=True):
             place.set(value)
         return result
+    if not (first.outside or second.outside) and _of_sizes(test) and has_slices(first.result, second.result):
+        return either_slice(test, then(*copies(state)), otherwise(*copies(state)))
     empty = _empty_in_one(test, first.result, second.result)
     if empty is not None:
         return cond(test, *(_with_empty(side, empty[n]) for n, side in enumerate((then, otherwise))), *state)
@@ -59,7 +63,7 @@ def cond(test: Any, then: Callable[..., Any], otherwise: Callable[..., Any], *st
     with unrecorded():
         plan, spec = merged(first.result, second.result, lambda n: _named(names, n), known)
         given = [fitted(side.result, spec) for side in (first, second)]
-    plan = [_as_extreme(test, leaf, *pair, known) for leaf, *pair in zip(plan, *given, strict=True)]
+    plan = [_as_extreme(test, leaf, a, b, known) for leaf, a, b in zip(plan, *given, strict=True)]
     modes = active_modes()
     moving = [n for n, leaf in enumerate(plan) if leaf.kind not in ("constant", "unset")]
 
@@ -84,6 +88,11 @@ def cond(test: Any, then: Callable[..., Any], otherwise: Callable[..., Any], *st
     for n, tensor in zip(moving, outputs, strict=False):
         values[n] = plan[n].from_tensor(tensor)
     return spec.unflatten(values)
+
+
+def _of_sizes(test: Any) -> bool:
+    """Check that a condition is one on sizes of the inputs."""
+    return isinstance(test, (torch.SymBool, torch.SymInt)) and bool(test.node.has_hint())
 
 
 def _parameters(function: Callable[..., Any]) -> tuple[str, ...]:

@@ -56,6 +56,8 @@ def at(values: Any, index: Any) -> Any:
     if isinstance(index, Text):
         keys = [k for k in values if index.filled_by(k) is not None] if isinstance(values, _MAPPINGS) else []
         return _named(index, keys, lambda key: values[key])
+    if isinstance(values, torch.Tensor) and isinstance(index, (slice, tuple)):
+        return part(values, index)
     listed = isinstance(values, (*_SEQUENCES, *_MAPPINGS)) and not isinstance(values, OpenList)
     if not is_open(index) or not listed:
         return values[index]
@@ -153,7 +155,8 @@ def _settled_by_none(tensor: torch.Tensor, index: tuple[Any, ...]) -> tuple[Any,
     missing = tensor.dim() - sum(map(_axes, index))
     axis, new = 0, []
     for one in index:
-        varies = isinstance(one, slice) and isinstance(tensor.shape[axis], torch.SymInt)
+        numbers = (tensor.shape[axis], one.start, one.stop) if isinstance(one, slice) else ()
+        varies = any(isinstance(number, torch.SymInt) for number in numbers)
         new.append(_inside(one, tensor.shape[axis]) if varies else one)
         axis += missing if isinstance(one, EllipsisType) else _axes(one)
     return tuple(new)
@@ -186,6 +189,8 @@ def _place(index: Any, size: Any) -> Any:
     if surely(index < 0):
         index = size + index
     elif not surely(index >= 0):
-        return index
+        if isinstance(size, torch.SymInt):
+            return index
+        index = index + size * torch.sym_min(torch.sym_max(-index, 0), 1)  # from the end, where it is negative
     index = index if surely(index >= 0) else torch.sym_max(index, 0)
     return index if surely(index <= size) else torch.sym_min(index, size)

@@ -330,6 +330,40 @@ def _shown(value: Any) -> str:
     return "a function" if callable(value) and not isinstance(value, type) else repr(value)
 
 
+# `slice(n // 2, -n // 2) if n else slice(None)`: two slices, by a condition on sizes.
+#
+# A slice is no tensor, but its bounds are numbers made of sizes, and so is the one or the other of two such numbers.
+
+_END = 2**62  # where a slice without an end stops, far from the largest number: others are taken off it
+
+
+def has_slices(left: Any, right: Any) -> bool:
+    """Check that two branches give the same structure, with slices at a place and nothing else that differs."""
+    (values, spec), (others, other_spec) = flatten(left), flatten(right)
+    pairs = [(a, b) for a, b in zip(values, others, strict=False) if a is not b]
+    return spec == other_spec and bool(pairs) and all(isinstance(one, slice) for pair in pairs for one in pair)
+
+
+def either_slice(test: Any, left: Any, right: Any) -> Any:
+    """What one of two branches gives that differ in slices: `left` if the test, a number or a truth of sizes, holds."""
+    truth = torch.sym_min(test * test, 1) if isinstance(test, torch.SymInt) else torch.sym_ite(test, 1, 0)
+
+    def either(a: Any, b: Any) -> Any:
+        return a if same(a, b) else b + truth * (a - b)
+
+    def merge(a: Any, b: Any) -> Any:
+        if not isinstance(a, slice):
+            return a
+        if any(s.step is not None and s.step < 0 for s in (a, b)) or not same(a.step, b.step):
+            raise RewriteError(f"a slice is {a} in one branch and {b} in the other")
+        starts = [0 if s.start is None else s.start for s in (a, b)]
+        stops = [_END if s.stop is None else s.stop for s in (a, b)]
+        return slice(either(*starts), either(*stops), a.step)
+
+    (values, spec), (others, _) = flatten(left), flatten(right)
+    return spec.unflatten(list(map(merge, values, others)))
+
+
 def copies(state: tuple[Any, ...]) -> list[Any]:
     """Containers copied, so that what a rehearsal puts into them is not seen outside."""
     return [_copied(value) for value in state]

@@ -46,6 +46,8 @@ def _is_fixed(func: Any) -> bool:
 class _Boundary(TorchFunctionMode):
     """Replaces tensors from outside by those that stand for them."""
 
+    is_boundary = True  # of a branch or a round, in which no tensor's numbers are known
+
     def __init__(self, known: dict[int, tuple[torch.Tensor, torch.Tensor]] | None = None) -> None:
         super().__init__()
         self._rehearsal = known is None

@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from torchport.capture.repairs.repair import capture_repair
+from torchport.capture.repairs.value_dependent import KnownNumbers, NumberArrays
 from torchport.errors import FixedDimensionError
 from torchport.torch_compat.error_texts import says
 from torchport.torch_compat.parts import patched
@@ -284,7 +285,9 @@ def _needs_symbolic_sizes(error: Exception) -> bool:
 @contextlib.contextmanager
 def symbolic_sizes(target: Any) -> Iterator[bool]:
     with contextlib.ExitStack() as stack:
+        stack.enter_context(NumberArrays())
         stack.enter_context(SizedTensors())
+        stack.enter_context(KnownNumbers(target))
         stack.enter_context(quotients_named())
         stack.enter_context(patched("SymInt.__hash__", _by_expression))
         for names in _namespaces():

@@ -1,14 +1,17 @@
-"""Functions whose result depends on values: cov, equal, one_hot, linspace, writes at an index."""
+"""Functions whose result depends on values: cov, equal, one_hot, linspace, writes at an index; and known values."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import re
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from torchport.capture.origins import line_of_error
 from torchport.capture.repairs.repair import capture_repair
@@ -17,7 +20,7 @@ from torchport.operators.composition import is_partial
 from torchport.operators.registration import Registered, replaces
 from torchport.torch_compat.error_texts import VALUE_FUNCTIONS, says
 from torchport.torch_compat.shape_env import check, is_from_values
-from torchport.torch_compat.tracing import is_setitem
+from torchport.torch_compat.tracing import function_modes, is_batched, is_setitem, plainly, tree_leaves, tree_map
 
 # torch.cov, torch.corrcoef, torch.combinations, torch.linalg.lstsq, ctc_loss, torch.equal, torch.allclose.
 #
@@ -212,3 +215,190 @@ def _view(tensor: torch.Tensor, parts: tuple[Any, ...]) -> torch.Tensor:
         else:
             tensor = tensor.select(axis, part)
     return tensor
+
+
+# Numbers that a capture can know: `torch.linspace(0, 1, 5)`, a buffer, and what is computed from these alone.
+#
+# torch.export runs the model on tensors without values, also those that were made of numbers, and stops where one
+# becomes a truth or a number of Python's. This mode notes how such a tensor was made, and computes it when it is asked
+# for. A tensor that was written to is not known any more: its version tells, which all views of it share. In a branch
+# or a round of a loop nothing is known: there, a number is one of many.
+
+_READ = frozenset(
+    {"__bool__", "__float__", "__int__", "__index__", "item", "tolist", "is_nonzero", "equal", "allclose"}
+)
+_PLAIN: tuple[type, ...] = (int, float, bool, complex, str, type(None), type(...))
+_PLAIN += (torch.dtype, torch.device, torch.layout, torch.memory_format)
+_NOT_COMPUTED = re.compile(r"\w*empty\w*|new|from_file|resize\w*|__get__|__set__")  # of numbers alone
+_WRITE = re.compile(r"__setitem__|__i(?!nt__|ndex__|nvert__)\w+__|\w*[a-z0-9]_")
+
+
+@dataclasses.dataclass
+class _Made:
+    """How a tensor was made.
+
+    Attributes:
+        version: that of the tensor.
+        call: the function, and what it was given.
+        place: which of the tensors it gave.
+        given: the tensors that the function was given, with their versions.
+        number: the tensor with its numbers, once it was computed.
+        outside: it is made of a tensor that was there before the capture, or is one.
+    """
+
+    version: int
+    call: tuple[Any, ...] = ()
+    place: int = 0
+    given: list[tuple[torch.Tensor, int]] = dataclasses.field(default_factory=list)
+    number: torch.Tensor | None = None
+    outside: bool = False
+
+
+_given_later: list[bool] = []  # not empty while a model is captured whose weights are inputs
+
+
+@contextlib.contextmanager
+def weights_given_later(later: bool) -> Iterator[None]:
+    """Take no buffer for known, where the weights are not part of the model."""
+    _given_later.extend([True] * later)
+    try:
+        yield
+    finally:
+        _given_later.clear()
+
+
+class KnownNumbers(TorchFunctionMode):
+    """Notes how tensors are made of numbers, and answers what is asked of them.
+
+    Args:
+        target: the user's model, whose buffers are known before the capture.
+    """
+
+    def __init__(self, target: Any) -> None:
+        super().__init__()
+        self._made = WeakTensorKeyDictionary()
+        self._target = target if isinstance(target, torch.nn.Module) else torch.nn.Module()
+        self._buffers = {} if _given_later else dict(self._target.named_buffers())
+        self._trusts = True  # that what was there before the capture is as it was
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        self._note_buffers()
+        self._note_write(name, args, kwargs)
+        leaves = tree_leaves((args, kwargs))
+        if isinstance(func, type) or not all(map(self._may_be_known, leaves)):
+            return func(*args, **kwargs)
+        if name in _READ:
+            answer = self._answer(func, args, kwargs)
+            return func(*args, **kwargs) if answer is None else answer
+        result = func(*args, **kwargs)
+        if not _NOT_COMPUTED.fullmatch(name):
+            self._note((func, *tree_map(lambda leaf: leaf, (args, kwargs))), leaves, result)
+        return result
+
+    def _note_buffers(self) -> None:
+        """In a capture the buffers are tensors without values."""
+        if self._buffers and torch.compiler.is_exporting():
+            known, self._buffers = self._buffers, {}
+            for name, buffer in self._target.named_buffers():
+                if name in known and buffer is not known[name]:
+                    self._made[buffer] = _Made(buffer._version, number=known[name])
+
+    def _note_write(self, name: str, args: Any, kwargs: Any) -> None:
+        """A tensor from before the capture, and one that torch made of it for the capture, share no version."""
+        written = [kwargs.get("out"), *(args[:1] if _WRITE.fullmatch(name) else ())]
+        if any(isinstance(t, torch.Tensor) and self._is_outside(t) for t in tree_leaves(written)):
+            self._trusts = False
+            self._made.clear()
+
+    def _is_outside(self, tensor: torch.Tensor) -> bool:
+        made = self._made.get(tensor)
+        if made is None:
+            return type(tensor) is torch.Tensor and not is_batched(tensor) and not tensor.is_inference()
+        return made.outside
+
+    def _may_be_known(self, leaf: Any) -> bool:
+        if isinstance(leaf, slice):
+            return all(type(n) in _PLAIN for n in (leaf.start, leaf.stop, leaf.step))
+        if isinstance(leaf, torch.Tensor):
+            return leaf in self._made or (self._trusts and self._is_outside(leaf))
+        return isinstance(leaf, _PLAIN)
+
+    def _note(self, call: tuple[Any, ...], leaves: list[Any], result: Any) -> None:
+        given = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        outside = any(map(self._is_outside, given))
+        for place, tensor in enumerate(tree_leaves(result)):
+            new = isinstance(tensor, torch.Tensor) and not any(tensor is t for t in given)
+            if new and not tensor.is_inference():  # those have no version
+                versions = [(t, t._version) for t in given]
+                self._made[tensor] = _Made(tensor._version, call, place, versions, outside=outside)
+
+    def _answer(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """What a function says of tensors that can be known; None if one of them cannot."""
+        if any(getattr(mode, "is_boundary", False) for mode in function_modes()):
+            return None
+        try:
+            args, kwargs = tree_map(self._number, (args, kwargs))
+            with plainly():
+                answer = func(*args, **kwargs)
+                return answer.copy() if isinstance(answer, np.ndarray) else answer
+        except Exception:  # noqa: BLE001 - not to be computed: torch says what it says of a tensor without values
+            return None
+
+    def truth(self, tensor: torch.Tensor) -> bool | None:
+        """The truth of a tensor; None if it cannot be known."""
+        return self._answer(bool, (tensor,), {}) if self._may_be_known(tensor) else None
+
+    def _number(self, leaf: Any) -> Any:
+        """The tensor with its numbers. Anything but a tensor is what it is."""
+        made = self._made.get(leaf) if isinstance(leaf, torch.Tensor) else None
+        if made is None:
+            return leaf
+        if leaf._version != made.version or any(t._version != version for t, version in made.given):
+            raise ValueError("a tensor was written to")
+        if made.number is None:
+            func, args, kwargs = tree_map(self._number, made.call)
+            with plainly():
+                made.number = tree_leaves(func(*args, **kwargs))[made.place]
+        return made.number
+
+
+def known_truth(tensor: torch.Tensor) -> bool | None:
+    """The truth of a tensor in the capture that is under way; None if only the running model knows it."""
+    mode = next((mode for mode in function_modes() if isinstance(mode, KnownNumbers)), None)
+    return None if mode is None else mode.truth(tensor)
+
+
+# Whole numbers that leave torch: `top = frequencies.topk(2).indices.numpy()`, then `period = length // top[0]`.
+#
+# They become an array of numbers that only the running model knows, as `item()` gives one. NumPy computes with them
+# one by one, and where such an array comes back to torch, as an index say, it is a tensor again.
+
+_MOST_NUMBERS = 64  # in an array; each is an operator of its own
+_WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
+class NumberArrays(TorchFunctionMode):
+    """Gives arrays of numbers in the place of those that torch refuses to give, and takes them back."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__name__", "") in ("numpy", "__array__") and _is_small(args[0]):
+            numbers = [number.item() for number in args[0].reshape(-1).unbind()]
+            array = np.empty(len(numbers), dtype=object)
+            array[:] = numbers
+            return array.reshape(tuple(args[0].shape))
+        args, kwargs = tree_map(_as_tensor, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+
+def _is_small(tensor: torch.Tensor) -> bool:
+    known = torch.compiler.is_exporting() and all(isinstance(size, int) for size in tensor.shape)
+    return known and tensor.dtype in _WHOLE and tensor.numel() <= _MOST_NUMBERS
+
+
+def _as_tensor(leaf: Any) -> Any:
+    if not isinstance(leaf, np.ndarray) or leaf.dtype != object or not leaf.size:
+        return leaf
+    numbers = [torch.scalar_tensor(number, dtype=torch.int64) for number in leaf.flat]
+    return torch.stack(numbers).reshape(leaf.shape)

@@ -18,6 +18,7 @@ from torchport.capture.reference import preserved
 from torchport.capture.repairs import WITH_SIZES, for_failed_capture, for_failed_translation, repaired
 from torchport.capture.repairs.models import WRITTEN_OUT, computed, kept, mean_zero, weights_alone
 from torchport.capture.repairs.repair import CaptureRepair
+from torchport.capture.repairs.value_dependent import weights_given_later
 from torchport.capture.routes.route import Captured, Request
 from torchport.capture.structure import FlatModule
 from torchport.errors import CaptureError, FixedDimensionError, RefusedError, TimeLimitError, TorchportError, first_line
@@ -201,6 +202,7 @@ def exported(
         try:
             with (
                 watch_guards() as guards,
+                weights_given_later(request.weights_apart),
                 repaired(request.call.target, (*WITH_SIZES, *known)) as applied,
                 autograd_functions.as_operators(calls) as used,
             ):

@@ -154,6 +154,23 @@ for _overload in ("default", "Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor"):
     composes(f"aten::logspace.{_overload}")(logspace)
 
 
+# aten::arange of a fraction and a size: `torch.arange(0.0, x.shape[1])`
+#
+# It has fractions, as every number that torch.arange makes of one has; torch's translation goes by the size.
+
+
+def is_mixed(*numbers: Any, dtype: Any = None, **_: Any) -> bool:
+    """Whether a range has no type of its own, and is of a fraction and a size."""
+    fractions = [isinstance(number, (float, torch.SymFloat)) for number in numbers]
+    return dtype is None and any(fractions) and any(isinstance(number, torch.SymInt) for number in numbers)
+
+
+@composes("aten::arange.start", "aten::arange.start_step")
+@only_where(is_mixed)
+def arange(*numbers: Any, dtype: Any = None, **options: Any) -> Any:
+    return torch.arange(*numbers, dtype=torch.get_default_dtype(), **options)
+
+
 # torch.hann_window, hamming_window, blackman_window, bartlett_window, of a length that varies
 #
 #     a - b cos(2πi / n) + c cos(4πi / n), or 1 - |2i / n - 1|, with n the length, one less where it is not periodic
