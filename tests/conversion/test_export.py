@@ -849,7 +849,7 @@ def test_a_window_no_larger_than_the_sequence_is_a_minimum_of_sizes() -> None:
 
 def test_routes_that_take_much_longer_than_the_first_are_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torchport.conversion.attempts._SECONDS", 0)
-    monkeypatch.setattr("torchport.conversion.attempts._TIMES", 1)
+    monkeypatch.setattr("torchport.conversion.attempts._TIMES", 1.01)
     with pytest.raises(tp.ProofError, match="route rewrite: stopped: the routes take too long") as caught:
         tp.export(SmallWindow(), (torch.randn(2, 10, 3),), dynamic={"x": {1: "length"}})
-    assert [a.route for a in caught.value.attempts][:2] == ["export", "rewrite"]
+    assert [a.route for a in caught.value.attempts] == ["export", "rewrite"]

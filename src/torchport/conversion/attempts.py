@@ -152,6 +152,9 @@ class Attempts:
                 self.unproven.append(tried)
             if end == math.inf:
                 end = begun + max(_SECONDS, _TIMES * (time.thread_time() - begun))
+            if time.thread_time() > end:
+                self.options.say("the other routes are not tried: the time is over")
+                break
         if self.options.allow_unproven and self.unproven:
             return max(self.unproven, key=lambda t: t.proof.count("pass") / max(1, len(t.proof.cases)))
         raise self._refusal()
@@ -163,7 +166,6 @@ class Attempts:
         tried: Tried | None = None
         try:
             with process.time_limit(end):
-                process.check_time()
                 tried = self._try(route)
             reason = tried.problem
         except RefusedError as error:
