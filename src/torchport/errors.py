@@ -16,7 +16,7 @@
         ├── CaptureError          no route could capture the model
         │   ├── FixedDimensionError     the capture fixed a size or number that should vary
         │   ├── NothingToRewriteError   the capture named no line that control flow could be rewritten at
-        │   └── TimeLimitError          the routes take too long beside the first one
+        │   └── TimeLimitError          a capture takes too long beside the first one
         ├── MissingPartError      the installed torch or onnxscript lacks a private part that a feature needs
         ├── OpsetError            the model cannot be expressed in the opset asked for
         ├── EngineError           the engine refuses the model or fails while running it
@@ -162,7 +162,7 @@ class FixedDimensionError(CaptureError):
 
 
 class TimeLimitError(CaptureError):
-    """A route took much longer than the first one."""
+    """A capture takes too long beside the first one."""
 
 
 class NothingToRewriteError(CaptureError):

@@ -109,5 +109,5 @@ def check_time() -> None:
     """Raise TimeLimitError if the limit is over."""
     if time.thread_time() > _end.get():
         raise TimeLimitError(
-            "stopped: the routes take too long beside the first one", next_step="--route with its name sets no limit"
+            "stopped: it takes too long beside the first capture", next_step="--route with its name sets no limit"
         )

@@ -29,6 +29,8 @@ from torchport.errors import (
     SourceError,
 )
 from torchport.irtools import metadata
+from torchport.process import time_limit
+from torchport.torch_compat.sampled_sizes import sampled_sizes
 
 # The tests below make TorchScript models as users have them; torch warns that it will go one day.
 SCRIPTS = pytest.mark.filterwarnings("ignore:.*torch.jit.*")
@@ -847,9 +849,17 @@ def test_a_window_no_larger_than_the_sequence_is_a_minimum_of_sizes() -> None:
         agree(exported, SmallWindow(), torch.randn(1, length, 3))
 
 
-def test_routes_that_take_much_longer_than_the_first_are_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_route_is_tried_once_the_time_for_captures_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torchport.conversion.attempts._SECONDS", 0)
-    monkeypatch.setattr("torchport.conversion.attempts._TIMES", 1.01)
-    with pytest.raises(tp.ProofError, match="route rewrite: stopped: the routes take too long") as caught:
+    monkeypatch.setattr("torchport.conversion.attempts._TIMES", 1)
+    with pytest.raises(tp.ProofError, match="it is right at length from 4 on") as caught:
         tp.export(SmallWindow(), (torch.randn(2, 10, 3),), dynamic={"x": {1: "length"}})
-    assert [a.route for a in caught.value.attempts] == ["export", "rewrite"]
+    first, *others = caught.value.attempts
+    assert "numbers differ" in first.reason
+    assert {a.reason for a in others} == {"not tried: the time for captures is over"}
+
+
+def test_a_capture_stops_once_its_time_is_over() -> None:
+    axes = {"x": {1: torch.export.Dim.AUTO}}
+    with time_limit(0.0), sampled_sizes(), pytest.raises(tp.errors.TimeLimitError, match="takes too long"):
+        torch.export.export(SmallWindow(), (torch.randn(2, 10, 3),), dynamic_shapes=axes)

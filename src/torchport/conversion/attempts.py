@@ -52,7 +52,7 @@ _OLD_ROUTES = ("script", "trace")  # that an old exporter is wrong says less tha
 _BY_SIZES = ("export", "rewrite")  # routes whose capture depends on the example's sizes alone
 _UNPROVEN = "--allow-unproven (allow_unproven=True) saves it all the same"
 _LINE = re.compile(r"\.py:\d+")
-_SECONDS = 120  # that all routes may take, or
+_SECONDS = 120  # that all captures and proofs may take, or
 _TIMES = 3  # times the first one's
 _FEWEST = 2  # captures at other sizes that a formula is taken from
 BRANCH_ROUNDS = 6  # further random values for a trace that may have frozen a branch
@@ -108,6 +108,8 @@ class Attempts:
         self.challenges: list[Challenge] = []
         self.features_off: list[Finding] = []
         self._routes: Sequence[str] = ()
+        self._begun = time.thread_time()
+        self._end = math.inf  # of the time for captures, once the first one is proven or refused
         self._postponed = ""  # a route whose captures at other sizes come after `rewrite`
         self.request = Request(
             source.call,
@@ -130,13 +132,12 @@ class Attempts:
 
     def _run(self, routes: Sequence[str]) -> Tried:
         waiting = list(routes)
-        begun, end = time.thread_time(), math.inf
         in_part: tuple[Tried, Attempt] | None = None  # right at multiples of a size, until `rewrite` was tried
         while waiting:
             route = waiting.pop(0)
             if route == "rewrite" and self._postponed and in_part is None:
                 waiting.insert(0, self._postponed)
-            tried, attempt = self._attempt(route, end)
+            tried, attempt = self._attempt(route)
             only = _only_multiples(tried) if tried is not None and "rewrite" in waiting else ""
             if tried is not None and only:
                 in_part = tried, attempt
@@ -145,28 +146,25 @@ class Attempts:
             if attempt.outcome == "passed":
                 assert tried is not None
                 return tried
-            if in_part is not None and route == "rewrite":
+            is_over = time.thread_time() > self._end
+            if in_part is not None and (route == "rewrite" or is_over):
                 self._note(in_part[1])
                 return in_part[0]
             if tried is not None and not only:
                 self.unproven.append(tried)
-            if end == math.inf:
-                end = begun + max(_SECONDS, _TIMES * (time.thread_time() - begun))
-            if time.thread_time() > end:
-                self.options.say("the other routes are not tried: the time is over")
-                break
+            while is_over and waiting:
+                self._note(Attempt(waiting.pop(0), "failed", "not tried: the time for captures is over", 0.0))
         if self.options.allow_unproven and self.unproven:
             return max(self.unproven, key=lambda t: t.proof.count("pass") / max(1, len(t.proof.cases)))
         raise self._refusal()
 
-    def _attempt(self, route: str, end: float) -> tuple[Tried | None, Attempt]:
-        """What a route gave, None if it refused, and how it ended; `end` is a limit of time."""
+    def _attempt(self, route: str) -> tuple[Tried | None, Attempt]:
+        """What a route gave, None if it refused, and how it ended."""
         started = time.perf_counter()
         self.options.say(f"route {route}: capturing")
         tried: Tried | None = None
         try:
-            with process.time_limit(end):
-                tried = self._try(route)
+            tried = self._try(route)
             reason = tried.problem
         except RefusedError as error:
             self.errors.append(error)
@@ -277,6 +275,15 @@ class Attempts:
         )
 
     def _trial(self, route: str, request: Request) -> _Trial:
+        try:
+            with process.time_limit(self._end):
+                return self._captured(route, request)
+        finally:
+            if self._end == math.inf:
+                self._end = self._begun + max(_SECONDS, _TIMES * (time.thread_time() - self._begun))
+
+    def _captured(self, route: str, request: Request) -> _Trial:
+        """A route's model, finished for the engine and proven."""
         try:
             captured = load(route)(request)
         finally:
