@@ -109,5 +109,6 @@ def check_time() -> None:
     """Raise TimeLimitError if the limit is over."""
     if time.thread_time() > _end.get():
         raise TimeLimitError(
-            "stopped: it takes too long beside the first capture", next_step="--route with its name sets no limit"
+            "stopped: it takes too long beside the first capture",
+            next_step="name this route with --route: the first capture has no limit",
         )

@@ -159,7 +159,7 @@ class Attempts:
         raise self._refusal()
 
     def _attempt(self, route: str) -> tuple[Tried | None, Attempt]:
-        """What a route gave, None if it refused, and how it ended."""
+        """Try one route. Return its model, None if the route refused, and the record of the attempt."""
         started = time.perf_counter()
         self.options.say(f"route {route}: capturing")
         tried: Tried | None = None

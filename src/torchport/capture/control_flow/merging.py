@@ -334,7 +334,7 @@ def _shown(value: Any) -> str:
 #
 # A slice is no tensor, but its bounds are numbers made of sizes, and so is the one or the other of two such numbers.
 
-_END = 2**62  # where a slice without an end stops, far from the largest number: others are taken off it
+_END = 2**62  # where a slice without an end stops, far from the largest int64: other bounds are subtracted from it
 
 
 def has_slices(left: Any, right: Any) -> bool:
@@ -345,7 +345,13 @@ def has_slices(left: Any, right: Any) -> bool:
 
 
 def either_slice(test: Any, left: Any, right: Any) -> Any:
-    """What one of two branches gives that differ in slices: `left` if the test, a number or a truth of sizes, holds."""
+    """Merge the results of two branches that differ in slices only.
+
+    Args:
+        test: a condition on sizes, or a size, which holds if it is not zero.
+        left: the result where the test holds.
+        right: the result where it does not.
+    """
     truth = torch.sym_min(test * test, 1) if isinstance(test, torch.SymInt) else torch.sym_ite(test, 1, 0)
 
     def either(a: Any, b: Any) -> Any:

@@ -235,12 +235,12 @@ _WRITE = re.compile(r"__setitem__|__i(?!nt__|ndex__|nvert__)\w+__|\w*[a-z0-9]_")
 
 @dataclasses.dataclass
 class _Made:
-    """How a tensor was made.
+    """The call that made a tensor, from which its numbers can be computed.
 
     Attributes:
-        version: that of the tensor.
+        version: the version counter of the tensor when it was made.
         call: the function, and what it was given.
-        place: which of the tensors it gave.
+        place: the position of the tensor in the result of the function.
         given: the tensors that the function was given, with their versions.
         number: the tensor with its numbers, once it was computed.
         outside: it is made of a tensor that was there before the capture, or is one.
@@ -335,7 +335,7 @@ class KnownNumbers(TorchFunctionMode):
                 self._made[tensor] = _Made(tensor._version, call, place, versions, outside=outside)
 
     def _answer(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """What a function says of tensors that can be known; None if one of them cannot."""
+        """Call a function with the numbers of its tensors; None if those of one cannot be computed."""
         if any(getattr(mode, "is_boundary", False) for mode in function_modes()):
             return None
         try:

@@ -160,7 +160,7 @@ for _overload in ("default", "Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor"):
 
 
 def is_mixed(*numbers: Any, dtype: Any = None, **_: Any) -> bool:
-    """Whether a range has no type of its own, and is of a fraction and a size."""
+    """Check that `arange` is called without a dtype, with a float and a size that varies."""
     fractions = [isinstance(number, (float, torch.SymFloat)) for number in numbers]
     return dtype is None and any(fractions) and any(isinstance(number, torch.SymInt) for number in numbers)
 
