@@ -76,6 +76,22 @@ def test_what_a_guard_excludes_is_no_sample() -> None:
     captured(check)
 
 
+def test_samples_are_drawn_again_where_guards_allow_multiples_only() -> None:
+    def check(h: torch.SymInt) -> None:
+        samples = Samples(h.node.shape_env)
+        height = h.node.expr
+        long = padded(padded((h + 3) // 2, 7), 5).node.expr
+        assert samples.shortest(long) == long
+        assert samples.answers(long * (height % 16) > 0) == {True, False}
+        assert h % 16 == 0  # a guard that few of the samples pass
+        assert h // 16 > 1
+        assert samples.answers(long * (height % 16) > 0) == {False}
+        assert samples.answers(long + height > 100) == {True, False}
+        assert samples.shortest(long + 1 - long * (height % 16) - 1) == long
+
+    captured(check, size=64)
+
+
 class Windows(nn.Module):
     """Two stages of attention in shifted windows over a padded image, halved between them."""
 

@@ -37,6 +37,7 @@ _COUNT = 128  # samples; guards leave some of them out
 _FEWEST = 16  # samples that must be left for an answer
 _LARGEST = 4096
 _STEPS = (1, 2, 4, 7, 8, 14, 16, 28, 32, 56, 64, 96, 112, 128, 160, 224)  # keep what the example is a multiple of
+_TIMES = 3  # that a size must grow by a step for the step to be allowed
 
 Numbers = Sequence[Any]  # one for each sample, None where the formula has no value
 
@@ -155,90 +156,19 @@ def _samples(env: Any) -> Samples:
     return found
 
 
-class Samples:
-    """Formulas of one capture with their numbers at sample sizes.
+class _Table:
+    """Formulas with their numbers, one for each of `count` sizes that each symbol is given."""
 
-    Example:
-        >>> Samples(shape_env).shortest((h + (-h) % 7) // ((h + (-h) % 7) // 7))
-        7
-    """
-
-    def __init__(self, env: Any) -> None:
-        self._env: Any = weakref.proxy(env)
-        self.version = env._replacements_version_counter
+    def __init__(self, count: int, sizes: Callable[[Any], Numbers | None]) -> None:
+        self._count = count
+        self._sizes = sizes
         self._numbers: dict[Any, Numbers | None] = {}
-        self._shortest: dict[Any, Any] = {}
-        self._first: dict[tuple[Any, ...], Any] = {}  # by numbers, the formula that had them first
-        self._left = list(range(_COUNT))  # the samples that all guards allow
-        self._of_one: set[int] = set()  # the samples at which some size is 1
-        self._guards_read = 0
 
-    def shortest(self, formula: Any) -> Any:
-        """Return the formula; for a long one the first formula of the same numbers, or the number if all are one."""
-        if formula not in self._shortest:
-            self._shortest[formula] = self._found(formula)
-        return self._shortest[formula]
+    def give(self, formula: Any, numbers: Numbers) -> None:
+        """Let a formula have numbers that were computed before."""
+        self._numbers[formula] = numbers
 
-    def _found(self, formula: Any) -> Any:
-        numbers = self._at_samples(formula)
-        if numbers is None or _COUNT - numbers.count(None) < _FEWEST:
-            return formula
-        if has_quotient(formula):
-            return self._without_quotient(formula, numbers)
-        different = {n for n in numbers if n is not None}
-        if len(different) == 1 and isinstance(numbers[0], int) and is_long(formula):
-            return sympy.Integer(numbers[0])
-        first = self._first.setdefault(tuple(numbers), formula)
-        return first if is_long(formula) else formula
-
-    def _without_quotient(self, formula: Any, numbers: Numbers) -> Any:
-        """A formula of the same numbers at all samples that the guards allow; this one if there is none."""
-        self._read_guards()
-        left = [k for k in self._left if numbers[k] is not None]
-        if len(left) < _FEWEST or len({numbers[k] for k in left}) == 1:
-            return formula
-        symbols = sorted((s for s in formula.free_symbols if not self._env.is_unbacked_symint(s)), key=str)
-        for other in (*symbols, *self._first.values()):
-            found = self._at_samples(other)
-            if found is not None and all(found[k] == numbers[k] for k in left):
-                return other
-        return formula
-
-    def quotient(self, a: Any, b: Any) -> tuple[Any, int] | None:
-        """Return a formula of a // b, and its number in the example; None if some sample has none."""
-        above, below = self._at_samples(a), self._at_samples(b)
-        if above is None or below is None:
-            return None
-        numbers = [_value(operator.floordiv, row) for row in zip(above, below, strict=True)]
-        if numbers[0] is None or not (a.free_symbols | b.free_symbols <= self._env.backed_var_to_val.keys()):
-            return None
-        quotient = part("FloorDiv")(a, b, evaluate=False)
-        self._numbers[quotient] = numbers
-        return self.shortest(quotient), numbers[0]
-
-    def answers(self, condition: Any) -> set[bool]:
-        """Return the answers that a condition has at the samples: both where sizes decide, none if too few are left.
-
-        One that differs at sizes of 1 alone is left to torch, which takes no size for 1.
-        """
-        self._read_guards()
-        numbers = self._at_samples(condition)
-        found = {k: bool(numbers[k]) for k in self._left if numbers[k] is not None} if numbers is not None else {}
-        if len(found) < _FEWEST:
-            return set()
-        answers = set(found.values())
-        larger = {answer for k, answer in found.items() if k not in self._of_one}
-        return answers if len(answers) == 1 or len(larger) > 1 else set()
-
-    def _read_guards(self) -> None:
-        guards = self._env.guards
-        for guard in guards[self._guards_read :]:
-            numbers = self._at_samples(guard.expr)
-            if numbers is not None:
-                self._left = [k for k in self._left if numbers[k]]
-        self._guards_read = len(guards)
-
-    def _at_samples(self, formula: Any) -> Numbers | None:
+    def numbers(self, formula: Any) -> Numbers | None:
         """The numbers of a formula; None if it has a symbol without a size in the example, or an unknown function."""
         numbers, waiting = self._numbers, [formula]
         while waiting:
@@ -256,11 +186,11 @@ class Samples:
         if formula.is_Symbol:
             return self._sizes(formula)
         if formula.is_Rational:
-            return [int(formula) if formula.is_Integer else Fraction(int(formula.p), int(formula.q))] * _COUNT
+            return [int(formula) if formula.is_Integer else Fraction(int(formula.p), int(formula.q))] * self._count
         if formula.is_Float:
-            return [float(formula)] * _COUNT
+            return [float(formula)] * self._count
         if formula in (sympy.true, sympy.false):
-            return [formula == sympy.true] * _COUNT
+            return [formula == sympy.true] * self._count
         function = _COMPUTE.get(type(formula).__name__)
         given = [self._numbers[a] for a in formula.args]
         if function is None or not given:
@@ -268,11 +198,140 @@ class Samples:
         columns = [column for column in given if column is not None]
         return [_value(function, row) for row in zip(*columns, strict=True)] if len(columns) == len(given) else None
 
+
+class Samples:
+    """Formulas of one capture with their numbers at sample sizes.
+
+    Where guards allow few of them, as in a network that takes multiples of 32 only, others are drawn that they allow.
+
+    Example:
+        >>> Samples(shape_env).shortest((h + (-h) % 7) // ((h + (-h) % 7) // 7))
+        7
+    """
+
+    def __init__(self, env: Any) -> None:
+        self._env: Any = weakref.proxy(env)
+        self.version = env._replacements_version_counter
+        self._steps: dict[Any, int] = {}  # the number that each symbol moves by, where guards allow no other sizes
+        self._guards_read = 0
+        self._start()
+
+    def _start(self) -> None:
+        """Forget all numbers."""
+        self._table = _Table(_COUNT, self._sizes)
+        self._shortest: dict[Any, Any] = {}
+        self._first: dict[tuple[Any, ...], Any] = {}  # by numbers, the formula that had them first
+        self._left = list(range(_COUNT))  # the samples that all guards allow
+        self._of_one: set[int] = set()  # the samples at which some size is 1
+
+    def shortest(self, formula: Any) -> Any:
+        """Return the formula; for a long one the first formula of the same numbers, or the number if all are one."""
+        if formula not in self._shortest:
+            self._shortest[formula] = self._found(formula)
+        return self._shortest[formula]
+
+    def _found(self, formula: Any) -> Any:
+        numbers = self._table.numbers(formula)
+        if numbers is None or _COUNT - numbers.count(None) < _FEWEST:
+            return formula
+        if has_quotient(formula):
+            return self._without_quotient(formula, numbers)
+        different = {n for n in numbers if n is not None}
+        if len(different) == 1 and isinstance(numbers[0], int) and is_long(formula):
+            return sympy.Integer(numbers[0])
+        first = self._first.setdefault(tuple(numbers), formula)
+        return first if is_long(formula) else formula
+
+    def _without_quotient(self, formula: Any, numbers: Numbers) -> Any:
+        """A formula of the same numbers at all samples that the guards allow; this one if there is none."""
+        self._read_guards()
+        numbers = self._table.numbers(formula) or numbers
+        left = [k for k in self._left if numbers[k] is not None]
+        if len(left) < _FEWEST or len({numbers[k] for k in left}) == 1:
+            return formula
+        symbols = sorted((s for s in formula.free_symbols if not self._env.is_unbacked_symint(s)), key=str)
+        for other in (*symbols, *self._first.values()):
+            found = self._table.numbers(other)
+            if found is not None and all(found[k] == numbers[k] for k in left):
+                return other
+        return formula
+
+    def quotient(self, a: Any, b: Any) -> tuple[Any, int] | None:
+        """Return a formula of a // b, and its number in the example; None if some sample has none."""
+        above, below = self._table.numbers(a), self._table.numbers(b)
+        if above is None or below is None:
+            return None
+        numbers = [_value(operator.floordiv, row) for row in zip(above, below, strict=True)]
+        if numbers[0] is None or not (a.free_symbols | b.free_symbols <= self._env.backed_var_to_val.keys()):
+            return None
+        quotient = part("FloorDiv")(a, b, evaluate=False)
+        self._table.give(quotient, numbers)
+        return self.shortest(quotient), numbers[0]
+
+    def answers(self, condition: Any) -> set[bool]:
+        """Return the answers that a condition has at the samples: both where sizes decide, none if too few are left.
+
+        One that differs at sizes of 1 alone is left to torch, which takes no size for 1.
+        """
+        self._read_guards()
+        numbers = self._table.numbers(condition)
+        found = {k: bool(numbers[k]) for k in self._left if numbers[k] is not None} if numbers is not None else {}
+        if len(found) < _FEWEST:
+            return set()
+        answers = set(found.values())
+        larger = {answer for k, answer in found.items() if k not in self._of_one}
+        return answers if len(answers) == 1 or len(larger) > 1 else set()
+
+    def _read_guards(self) -> None:
+        """Leave out the samples that new guards do not allow, and draw others if few are left."""
+        guards = [guard.expr for guard in self._env.guards]
+        if len(guards) == self._guards_read:
+            return
+        self._leave_out(guards[self._guards_read :])
+        self._guards_read = len(guards)
+        steps = self._steps_of(guards) if len(self._left) < _COUNT // 2 else self._steps
+        if steps != self._steps:
+            self._steps = steps
+            formulas = list(self._first.values())
+            self._start()
+            for formula in formulas:
+                self.shortest(formula)
+            self._leave_out(guards)
+
+    def _leave_out(self, guards: Sequence[Any]) -> None:
+        for guard in guards:
+            numbers = self._table.numbers(guard)
+            if numbers is not None:
+                self._left = [k for k in self._left if numbers[k]]
+
+    def _steps_of(self, guards: Sequence[Any]) -> dict[Any, int]:
+        """The smallest step of each symbol by which it can grow, beside the others' sizes in the example."""
+        symbols = {s for guard in guards for s in guard.free_symbols if s in self._env.backed_var_to_val}
+        found = {s: self._step(s, guards) for s in sorted(symbols, key=str)}
+        return {s: step for s, step in found.items() if step > 1}
+
+    def _step(self, symbol: Any, guards: Sequence[Any]) -> int:
+        example = self._env.backed_var_to_val
+        grown = [int(example[symbol]) + step * times for step in _STEPS for times in range(1, _TIMES + 1)]
+
+        def sizes(other: Any) -> Numbers | None:
+            if other == symbol:
+                return grown
+            return [int(example[other])] * len(grown) if other in example else None
+
+        table = _Table(len(grown), sizes)
+        columns = [column for column in map(table.numbers, guards) if column is not None]
+        for place, step in enumerate(_STEPS):
+            tried = range(place * _TIMES, (place + 1) * _TIMES)
+            if all(column[k] for column in columns for k in tried):
+                return step
+        return 1
+
     def _sizes(self, symbol: Any) -> Numbers | None:
         """Sample sizes of a symbol: the example's, the smallest, some near the example's and some far away."""
         instead = self._env.replacements.get(symbol, symbol)
         if instead != symbol:
-            return self._at_samples(instead)
+            return self._table.numbers(instead)
         allowed = self._env.var_to_range.get(symbol)
         if allowed is None or not symbol.is_integer:
             return None
@@ -281,12 +340,15 @@ class Samples:
         example = int(self._env.backed_var_to_val.get(symbol, low + 16))
         high = int(allowed.upper) if allowed.upper.is_Integer else max(_LARGEST, example)
         chance = random.Random(str(symbol))  # the same in every process
-        found = [example, *(min(low + n, high) for n in range(4))]
+        one = self._steps.get(symbol, 1)
+        low += (example - low) % one  # the smallest size that is whole steps away from the example's
+        high = max(example, high - (high - low) % one)
+        found = [example, *(min(low + n * one, high) for n in range(4))]
         while len(found) < _COUNT:
             far = chance.choice((64, 64, _LARGEST))
-            near = example + chance.choice(_STEPS) * chance.randint(-4, 12)
-            size = near if chance.random() < 0.7 else chance.randint(low, max(low, min(high, far)))
-            found.append(min(max(size, low), high))
+            near = example + chance.choice(_STEPS) * chance.randint(-4, 12) * one
+            size = near if chance.random() < 0.7 else chance.randint(low, max(low, min(high, far * one)))
+            found.append(min(max(size - (size - low) % one, low), high))
         self._of_one |= {k for k, size in enumerate(found) if size == 1 and symbol in self._env.backed_var_to_val}
         return found
 
