@@ -6,14 +6,18 @@ as the model was, so it sees symbolic sizes and must not look at values.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 
 from torchport.errors import OptionError
-from torchport.torch_compat import registries
+from torchport.torch_compat import registries, tracing
+
+_ORIGIN = ("stack_trace", "nn_module_stack", "source_fn_stack", "torch_fn")  # where a call comes from
 
 _registered: dict[str, Callable[..., Any]] = {}
 
@@ -64,7 +68,111 @@ def composed(
     if not wanted:
         return program
     others = {op: function for op, function in compositions.items() if op not in wanted}
-    return composed(program.run_decompositions(wanted), others)
+    return composed(_inlined(program, wanted) or program.run_decompositions(wanted), others)
+
+
+def _inlined(
+    program: torch.export.ExportedProgram, wanted: Mapping[Any, Callable[..., Any]]
+) -> torch.export.ExportedProgram | None:
+    """The program with each call replaced by the graph of its composition. Torch's `run_decompositions` traces the
+    whole program again, which takes seconds where a few calls take milliseconds.
+
+    None where that is needed: for calls in the graphs of branches and loops, calls that write in place or whose result
+    is an output, and compositions that hold tensors of numbers or sizes that only values tell.
+    """
+    by_name = {_name(op): function for op, function in wanted.items()}
+    found = [(n, by_name.get(_name(n.target))) for n in operator_calls(program.graph_module)]
+    calls = [(n, function) for n, function in found if function is not None and applies_to(function, n)]
+    if not tracing.can_trace() or not all(_is_plain(n, program.graph) for n, _ in calls):
+        return None
+    bodies: dict[str, torch.fx.Graph] = {}
+    for node, function in calls:
+        with contextlib.suppress(_LeftError):
+            body = _traced(node, function, wanted)
+            if body is None:
+                return None
+            bodies[node.name] = body
+    graph = torch.fx.Graph()
+    graph.output(graph.graph_copy(program.graph, {}))
+    for node in [n for n in graph.nodes if n.name in bodies]:
+        _insert(graph, node, bodies[node.name])
+    return _with_graph(program, graph)
+
+
+class _LeftError(Exception):
+    """A composition that leaves a call as it is."""
+
+
+def _is_plain(node: torch.fx.Node, graph: torch.fx.Graph) -> bool:
+    """Check that a call is in the outermost graph, writes to nothing that others see, and is no output itself."""
+    parts = [user for user in node.users if user.target is operator.getitem]
+    users = [*node.users, *(user for part in parts for user in part.users)]
+    return node.graph is graph and _writes_unseen(node) and all(user.op != "output" for user in users)
+
+
+def _writes_unseen(node: torch.fx.Node) -> bool:
+    """Check that a call writes to nothing, or to new tensors that it alone uses: `zeros(n).scatter_reduce_(...)`."""
+    written = [node.args[place] for place in registries.written_places(node.target)]
+    return all(
+        isinstance(n, torch.fx.Node)
+        and n.op == "call_function"
+        and registries.is_overload(n.target)
+        and not registries.gives_view(n.target)
+        and not registries.written_places(n.target)
+        and len(n.users) == 1
+        for n in written
+    )
+
+
+def _traced(node: torch.fx.Node, function: Callable[..., Any], wanted: Mapping[Any, Any]) -> torch.fx.Graph | None:
+    """The graph of a composition for one call, with the call's nodes as its inputs; None if it cannot stand alone."""
+    inputs = node.all_input_nodes
+    values = [n.meta.get("val") for n in inputs]
+    if any(v is None for v in values):
+        return None
+
+    def call(*given: Any) -> Any:
+        args, kwargs = torch.fx.map_arg((node.args, node.kwargs), dict(zip(inputs, given, strict=True)).__getitem__)
+        result = function(*args, **kwargs)
+        if result is NotImplemented:
+            raise _LeftError
+        return result
+
+    graph = tracing.graph_of(call, values, dict(wanted))
+    return graph if graph is not None and not graph.find_nodes(op="get_attr") else None
+
+
+def _insert(graph: torch.fx.Graph, node: torch.fx.Node, body: torch.fx.Graph) -> None:
+    """Put the graph of a composition in the place of a call. Its nodes come from the call's line."""
+    placed = dict(zip(body.find_nodes(op="placeholder"), node.all_input_nodes, strict=True))
+    with graph.inserting_before(node):
+        result: Any = graph.graph_copy(body, placed)
+    kept = {key: value for key, value in node.meta.items() if key in _ORIGIN}
+    for one in body.nodes:
+        if one.op == "call_function":
+            placed[one].meta |= kept
+    if isinstance(result, torch.fx.Node):
+        node.replace_all_uses_with(result)
+    for getitem in list(node.users):
+        getitem.replace_all_uses_with(result[getitem.args[1]])
+        graph.erase_node(getitem)
+    graph.erase_node(node)
+
+
+def _with_graph(program: torch.export.ExportedProgram, graph: torch.fx.Graph) -> torch.export.ExportedProgram:
+    graph.eliminate_dead_code()
+    module = torch.fx.GraphModule(program.graph_module, graph)
+    module.meta.update(program.graph_module.meta)
+    return torch.export.ExportedProgram(
+        root=module,
+        graph=graph,
+        graph_signature=program.graph_signature,
+        state_dict=program.state_dict,
+        range_constraints=program.range_constraints,
+        module_call_graph=program.module_call_graph,
+        example_inputs=program.example_inputs,
+        constants=program.constants,
+    )
 
 
 def only_where(
@@ -105,7 +213,7 @@ def operator_calls(module: torch.nn.Module) -> Iterator[torch.fx.Node]:
             yield from (n for n in part.graph.nodes if n.op == "call_function" and registries.is_overload(n.target))
 
 
-def _name(operator: Any) -> str:
+def _name(target: Any) -> str:
     """With its overload, and the same for the form that writes in place."""
-    schema = registries.schema(operator)
+    schema = registries.schema(target)
     return f"{schema.name.removesuffix('_')}.{schema.overload_name}"

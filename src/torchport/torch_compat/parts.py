@@ -167,6 +167,10 @@ PARTS: dict[str, Part] = {
         f"{_PROXY}:_temp_remove_pre_dispatch_torch_function_mode", _VMAP
     ),
     "trace_subgraph": Part(f"{_PROXY}:_MakefxTracer.trace_subgraph", _VMAP, ("self", "f")),
+    "enable_python_dispatcher": Part(
+        "torch._dispatch.python:enable_python_dispatcher",
+        "the quick replacement of operators that are composed of others",
+    ),
     "make_fx": Part(f"{_PROXY}:make_fx", _GRADIENTS, ("f", "decomposition_table")),
     "decomposition_table": Part("torch._decomp:decomposition_table", _GRADIENTS),
     "_add_batch_dim": Part("torch._functorch.predispatch:_add_batch_dim", _VMAP),

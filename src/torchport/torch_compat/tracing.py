@@ -60,6 +60,35 @@ def below_autograd(function: Callable[..., Any], tensors: Any) -> Any:
         return part("make_fx")(torch.func.functionalize(graph))(*given) if writes else graph
 
 
+def can_trace() -> bool:
+    """Check that `graph_of` has its parts."""
+    return has("make_fx", "enable_python_dispatcher")
+
+
+def graph_of(
+    function: Callable[..., Any], values: Sequence[Any], decompositions: dict[Any, Callable[..., Any]]
+) -> torch.fx.Graph | None:
+    """Return a function of the fake tensors and sizes of a program as a graph; None if it makes sizes that only values
+    tell, which belong to the program.
+
+    Args:
+        function: called with `values`.
+        values: what stands for the results of the program's nodes.
+        decompositions: functions to call in the place of operators.
+    """
+    mode = next((v.fake_mode for v in values if hasattr(v, "fake_mode")), None)
+    if mode is None:
+        return None
+    before = set(mode.shape_env.var_to_range) if mode.shape_env is not None else set()
+    with mode, part("enable_python_dispatcher")(), torch.no_grad():
+        make_fx = part("make_fx")
+        traced = make_fx(function, decomposition_table=decompositions)(*values)
+        if any(getattr(getattr(n.target, "_schema", None), "is_mutable", False) for n in traced.graph.nodes):
+            traced = make_fx(torch.func.functionalize(function), decomposition_table=decompositions)(*values)
+    new = mode.shape_env is not None and set(mode.shape_env.var_to_range) - before
+    return None if new else traced.graph
+
+
 def replayed(graph: torch.fx.GraphModule, tensors: Sequence[torch.Tensor]) -> Any:
     """Run a graph in the capture that is under way; operators keep the lines that they come from."""
     with part("preserve_node_meta")() if has("preserve_node_meta") else contextlib.nullcontext():
