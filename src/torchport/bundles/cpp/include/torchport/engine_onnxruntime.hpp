@@ -1,0 +1,244 @@
+// ONNX Runtime on the CPU, with the options that torchport sets in Python: the answers are the same bit for bit.
+#pragma once
+
+#ifndef ORT_API_MANUAL_INIT
+#define ORT_API_MANUAL_INIT  // so that a library older than the headers is an error, not a crash
+#endif
+#include <onnxruntime_cxx_api.h>
+
+#include <cstdint>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "error.hpp"
+#include "session.hpp"
+
+namespace torchport {
+namespace detail {
+
+// ONNX Runtime's message without its code; with the node that it names.
+inline EngineError engine_error(const std::string& what, const std::string& path, const char* message) {
+  std::string text = message;
+  const std::size_t status = text.rfind("Status Message: ");
+  const std::string all = text;
+  if (status != std::string::npos) text = text.substr(status + 16);
+  text = text.substr(0, text.find('\n')).substr(0, 300);
+  std::string where = path;
+  const std::string mark = "Name:'";
+  const std::size_t node = all.find(mark);
+  if (node != std::string::npos) {
+    const std::size_t end = all.find('\'', node + mark.size());
+    if (end != std::string::npos) where += ", node " + all.substr(node + mark.size(), end - node - mark.size());
+  }
+  return EngineError(what + ": " + text, where, "torchport lint model.onnx lists the faults of a model");
+}
+
+inline DType dtype_of(ONNXTensorElementDataType type, const std::string& name, const std::string& path) {
+  switch (type) {
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL: return DType::boolean;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8: return DType::int8;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT16: return DType::int16;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32: return DType::int32;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64: return DType::int64;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8: return DType::uint8;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT16: return DType::uint16;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT32: return DType::uint32;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT64: return DType::uint64;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16: return DType::float16;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16: return DType::bfloat16;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT: return DType::float32;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE: return DType::float64;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_COMPLEX64: return DType::complex64;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_COMPLEX128: return DType::complex128;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING: return DType::string;
+    default: break;
+  }
+  throw EngineError("'" + name + "' has element type " + std::to_string(static_cast<int>(type)) +
+                        ", which torchport has no tensors of",
+                    path, "cast it inside the model: torchport edit");
+}
+
+inline ONNXTensorElementDataType element_type_of(DType dtype) {
+  static constexpr ONNXTensorElementDataType types[] = {
+      ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL,       ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8,
+      ONNX_TENSOR_ELEMENT_DATA_TYPE_INT16,      ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32,
+      ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64,      ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8,
+      ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT16,     ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT32,
+      ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT64,     ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16,
+      ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16,   ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT,
+      ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE,     ONNX_TENSOR_ELEMENT_DATA_TYPE_COMPLEX64,
+      ONNX_TENSOR_ELEMENT_DATA_TYPE_COMPLEX128, ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING,
+  };
+  return types[static_cast<std::size_t>(dtype)];
+}
+
+// One environment for the process. Sessions share it, so that it outlives the last of them.
+inline std::shared_ptr<Ort::Env> ort_environment() {
+  static const std::shared_ptr<Ort::Env> environment = [] {
+    const OrtApiBase* base = OrtGetApiBase();
+    const OrtApi* api = base->GetApi(ORT_API_VERSION);
+    if (api == nullptr)
+      throw EngineError("this program was built for ONNX Runtime 1." + std::to_string(ORT_API_VERSION) +
+                            " or later, the library here is " + base->GetVersionString(),
+                        "", "install a newer onnxruntime, or build the program with that one's headers");
+    Ort::InitApi(api);
+    return std::make_shared<Ort::Env>(ORT_LOGGING_LEVEL_FATAL, "torchport");  // messages come as exceptions
+  }();
+  return environment;
+}
+
+inline void check_library_kind(const std::string& path) {
+#if defined(__linux__)
+  char start[4] = {};
+  std::ifstream(path, std::ios::binary).read(start, sizeof start);
+  if (std::string(start, 4) != "\x7f" "ELF")
+    throw OptionError("'" + std::filesystem::path(path).filename().string() + "' is no library of this system", path,
+                      "give a .so built for Linux");
+#else
+  static_cast<void>(path);
+#endif
+}
+
+class OnnxRuntimeEngine {
+ public:
+  OnnxRuntimeEngine(const std::string& path, const SessionOptions& options) : environment_(ort_environment()) {
+    options_.SetLogSeverityLevel(ORT_LOGGING_LEVEL_FATAL);
+    if (options.threads) options_.SetIntraOpNumThreads(*options.threads);
+    for (const std::string& library : options.libraries) add_library(library);
+    try {
+      session_ = Ort::Session(*environment_, std::filesystem::path(path).c_str(), options_);
+    } catch (const Ort::Exception& error) {
+      if (error.GetOrtErrorCode() == ORT_INVALID_PROTOBUF)
+        throw FileError("'" + path + "' is no ONNX model, or was cut off", path, "export or copy it again");
+      throw engine_error("ONNX Runtime refuses the model", path, error.what());
+    }
+    read_signature(path);
+    for (const TensorInfo& info : signature_.inputs) input_names_.push_back(info.name.c_str());
+    for (const TensorInfo& info : signature_.outputs) output_names_.push_back(info.name.c_str());
+    path_ = path;
+    run_options_.SetRunLogSeverityLevel(ORT_LOGGING_LEVEL_FATAL);
+  }
+
+  OnnxRuntimeEngine(const OnnxRuntimeEngine&) = delete;
+  OnnxRuntimeEngine& operator=(const OnnxRuntimeEngine&) = delete;
+
+  static std::string name() { return "onnxruntime"; }
+  static std::string version() { return OrtGetApiBase()->GetVersionString(); }
+
+  const Signature& signature() const { return signature_; }
+
+  std::string metadata(const char* key) const {
+    Ort::AllocatorWithDefaultOptions allocator;
+    const auto value = session_.GetModelMetadata().LookupCustomMetadataMapAllocated(key, allocator);
+    return value ? value.get() : "";
+  }
+
+  std::vector<Tensor> run(const Tensor* const* given) const {
+    std::vector<Ort::Value> inputs;
+    inputs.reserve(input_names_.size());
+    try {
+      for (std::size_t i = 0; i < input_names_.size(); ++i) inputs.push_back(value_of(*given[i]));
+      std::vector<Ort::Value> outputs;
+      outputs.reserve(output_names_.size());
+      for (std::size_t i = 0; i < output_names_.size(); ++i) outputs.emplace_back(nullptr);
+      // Run is thread-safe, and const in the C API; the C++ class did not say so in all releases
+      const_cast<Ort::Session&>(session_).Run(run_options_, input_names_.data(), inputs.data(), inputs.size(),
+                                              output_names_.data(), outputs.data(), outputs.size());
+      std::vector<Tensor> tensors;
+      tensors.reserve(outputs.size());
+      for (std::size_t i = 0; i < outputs.size(); ++i) tensors.push_back(tensor_of(std::move(outputs[i]), i));
+      return tensors;
+    } catch (const Ort::Exception& error) {
+      throw engine_error("ONNX Runtime fails while running the model", path_, error.what());
+    }
+  }
+
+ private:
+  void add_library(const std::string& path) {
+    check_library_kind(path);
+    try {
+      options_.RegisterCustomOpsLibrary(std::filesystem::absolute(path).c_str());
+    } catch (const Ort::Exception& error) {
+      throw library_error(path, error.what());
+    }
+  }
+
+  void read_signature(const std::string& path) {
+    Ort::AllocatorWithDefaultOptions allocator;
+    for (std::size_t i = 0; i < session_.GetInputCount(); ++i)
+      signature_.inputs.push_back(
+          info_of(session_.GetInputNameAllocated(i, allocator).get(), session_.GetInputTypeInfo(i), path));
+    for (std::size_t i = 0; i < session_.GetOutputCount(); ++i)
+      signature_.outputs.push_back(
+          info_of(session_.GetOutputNameAllocated(i, allocator).get(), session_.GetOutputTypeInfo(i), path));
+  }
+
+  static TensorInfo info_of(const std::string& name, const Ort::TypeInfo& type, const std::string& path) {
+    if (type.GetONNXType() != ONNX_TYPE_TENSOR)
+      throw EngineError("'" + name + "' is no tensor but a sequence, map or optional", path,
+                        "take the tensors out of it inside the model");
+    const auto tensor = type.GetTensorTypeAndShapeInfo();
+    TensorInfo info;
+    info.name = name;
+    info.dtype = dtype_of(tensor.GetElementType(), name, path);
+    const std::vector<std::int64_t> sizes = tensor.GetShape();
+    std::vector<const char*> names(sizes.size());  // the C++ classes of the releases differ here
+    Ort::ThrowOnError(Ort::GetApi().GetSymbolicDimensions(tensor, names.data(), names.size()));
+    for (std::size_t axis = 0; axis < sizes.size(); ++axis)
+      info.shape.push_back(sizes[axis] >= 0 ? Dim(sizes[axis]) : Dim(std::string(names[axis])));
+    info.has_shape = !info.shape.empty();  // ONNX Runtime shows an unknown rank as rank 0: nothing is checked then
+    return info;
+  }
+
+  Ort::Value value_of(const Tensor& tensor) const {
+    if (tensor.dtype() == DType::string) return texts_of_tensor(tensor);
+    static const Ort::MemoryInfo memory = Ort::MemoryInfo::CreateCpu(OrtArenaAllocator, OrtMemTypeDefault);
+    static unsigned char nothing[16] = {};
+    void* data = tensor.data() != nullptr ? tensor.data() : nothing;
+    return Ort::Value::CreateTensor(memory, data, tensor.bytes(), tensor.shape().data(), tensor.rank(),
+                                    element_type_of(tensor.dtype()));
+  }
+
+  static Ort::Value texts_of_tensor(const Tensor& tensor) {
+    Ort::AllocatorWithDefaultOptions allocator;
+    Ort::Value value = Ort::Value::CreateTensor(allocator, tensor.shape().data(), tensor.rank(),
+                                                ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING);
+    std::vector<const char*> texts;
+    for (std::size_t i = 0; i < tensor.size(); ++i) texts.push_back(tensor.data_as<std::string>()[i].c_str());
+    value.FillStringTensor(texts.data(), texts.size());
+    return value;
+  }
+
+  // The output's numbers stay where ONNX Runtime put them; the tensor keeps the value alive.
+  Tensor tensor_of(Ort::Value value, std::size_t i) const {
+    if (!value.HasValue() || !value.IsTensor())
+      throw EngineError("output '" + signature_.outputs[i].name + "' is no tensor", path_, "");
+    const auto type = value.GetTensorTypeAndShapeInfo();
+    const DType dtype = dtype_of(type.GetElementType(), signature_.outputs[i].name, path_);
+    Shape shape = type.GetShape();
+    if (dtype == DType::string) {
+      Tensor texts(dtype, std::move(shape));
+      for (std::size_t k = 0; k < texts.size(); ++k)
+        texts.data_as<std::string>()[k] = value.GetStringTensorElement(k);
+      return texts;
+    }
+    void* data = value.GetTensorMutableRawData();
+    return Tensor::over(dtype, std::move(shape), data, std::make_shared<Ort::Value>(std::move(value)));
+  }
+
+  // The order matters: the session goes first, then the options, which unload the libraries with its kernels.
+  std::shared_ptr<Ort::Env> environment_;
+  Ort::SessionOptions options_;
+  Ort::Session session_{nullptr};
+  Ort::RunOptions run_options_;
+  Signature signature_;
+  std::vector<const char*> input_names_, output_names_;
+  std::string path_;
+};
+
+}  // namespace detail
+}  // namespace torchport
