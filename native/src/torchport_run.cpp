@@ -128,9 +128,15 @@ bool has_suffix(const std::string& path) {
   return suffix == ".npy" || suffix == ".npz";
 }
 
-// "x=data.npz:key" names an array of a file; a name may have colons and equal signs itself.
+// Where the name in "x=data.npz:key" ends: the names of the model's inputs may have equal signs themselves.
+std::size_t end_of_name(const std::string& spec, const torchport::Session& session) {
+  for (const torchport::TensorInfo& info : session.inputs())
+    if (spec.compare(0, info.name.size() + 1, info.name + "=") == 0) return info.name.size();
+  return spec.find('=');
+}
+
 void add_input(Tensors& inputs, const std::string& spec, const torchport::Session& session) {
-  const std::size_t sign = spec.find('=');
+  const std::size_t sign = end_of_name(spec, session);
   std::string path = sign == std::string::npos ? spec : spec.substr(sign + 1), key;
   const std::size_t colon = path.rfind(':');
   if (!has_suffix(path) && colon != std::string::npos && has_suffix(path.substr(0, colon))) {

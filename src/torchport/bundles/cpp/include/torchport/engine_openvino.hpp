@@ -32,15 +32,18 @@ inline const std::vector<ElementPair>& element_pairs() {
   return pairs;
 }
 
+// The last line of OpenVINO's message tells the reason, those before where in its code.
+inline std::string last_line(const std::exception& error) {
+  const std::string text = error.what();
+  const std::size_t end = text.find_last_not_of(" \t\r\n");
+  if (end == std::string::npos) return "no message";
+  const std::size_t start = text.rfind('\n', end);
+  return text.substr(start == std::string::npos ? 0 : start + 1, end - (start == std::string::npos ? 0 : start + 1) + 1)
+      .substr(0, 300);
+}
+
 inline EngineError openvino_error(const std::string& what, const std::string& path, const std::exception& error) {
-  std::string text = error.what(), kept;
-  for (std::size_t start = 0; start < text.size();) {  // its last line tells the reason, those before where in its code
-    const std::size_t end = std::min(text.find('\n', start), text.size());
-    const std::string line = text.substr(start, end - start);
-    if (line.find_first_not_of(" \t\r") != std::string::npos) kept = line;
-    start = end + 1;
-  }
-  return EngineError(what + ": " + kept.substr(0, 300), path, "");
+  return EngineError(what + ": " + last_line(error), path, "torchport lint model.onnx lists the faults of a model");
 }
 
 class OpenVinoEngine {
@@ -97,7 +100,7 @@ class OpenVinoEngine {
     try {
       core_.add_extension(path);
     } catch (const std::exception& error) {
-      throw library_error(path, error.what());
+      throw library_error(path, last_line(error));
     }
   }
 
