@@ -16,7 +16,7 @@ if(NOT TARGET torchport::torchport)
     list(APPEND CMAKE_MODULE_PATH "${CMAKE_CURRENT_LIST_DIR}")
     find_package(OnnxRuntime REQUIRED)
     list(POP_BACK CMAKE_MODULE_PATH)
-    target_link_libraries(torchport_headers INTERFACE OnnxRuntime::OnnxRuntime)
+    target_link_libraries(torchport_headers INTERFACE OnnxRuntime::OnnxRuntime ${CMAKE_DL_LIBS})
   else()
     if(NOT OpenVINO_DIR)  # Python's wheel brings headers, libraries and its package for CMake
       find_program(TORCHPORT_PYTHON NAMES python3 python)

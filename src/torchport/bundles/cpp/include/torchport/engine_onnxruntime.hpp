@@ -6,6 +6,10 @@
 #endif
 #include <onnxruntime_cxx_api.h>
 
+#if !defined(_WIN32)
+#include <dlfcn.h>
+#endif
+
 #include <cstdint>
 #include <fstream>
 #include <map>
@@ -20,13 +24,23 @@
 namespace torchport {
 namespace detail {
 
+// Leave out where in ONNX Runtime's own code a message comes from: "/src/model.cc:340 Model::Model(...) reason".
+inline std::string without_code(std::string text) {
+  const std::size_t file = text.find(".cc:");
+  if (file == std::string::npos) return text;
+  const std::size_t start = text.find_last_of(" :", file), end = text.find(") ", file);
+  if (end == std::string::npos) return text;
+  const std::size_t from = start == std::string::npos ? 0 : start + 1;
+  return text.erase(from, end + 2 - from);
+}
+
 // ONNX Runtime's message without its code; with the node that it names.
 inline EngineError engine_error(const std::string& what, const std::string& path, const char* message) {
   std::string text = message;
   const std::size_t status = text.rfind("Status Message: ");
   const std::string all = text;
   if (status != std::string::npos) text = text.substr(status + 16);
-  text = text.substr(0, text.find('\n')).substr(0, 300);
+  text = without_code(text.substr(0, text.find('\n'))).substr(0, 300);
   std::string where = path;
   const std::string mark = "Name:'";
   const std::size_t node = all.find(mark);
@@ -103,6 +117,17 @@ inline void check_library_kind(const std::string& path) {
 #endif
 }
 
+// Load a library for as long as the process lives. ONNX Runtime would unload it with the options of each session, while
+// its operators are registered once and kept.
+inline void keep_loaded(const std::string& path) {
+#if !defined(_WIN32)
+  if (dlopen(std::filesystem::absolute(path).c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE) == nullptr)
+    throw library_error(path, dlerror());
+#else
+  static_cast<void>(path);
+#endif
+}
+
 class OnnxRuntimeEngine {
  public:
   OnnxRuntimeEngine(const std::string& path, const SessionOptions& options) : environment_(ort_environment()) {
@@ -160,6 +185,7 @@ class OnnxRuntimeEngine {
  private:
   void add_library(const std::string& path) {
     check_library_kind(path);
+    keep_loaded(path);
     try {
       options_.RegisterCustomOpsLibrary(std::filesystem::absolute(path).c_str());
     } catch (const Ort::Exception& error) {
@@ -230,7 +256,7 @@ class OnnxRuntimeEngine {
     return Tensor::over(dtype, std::move(shape), data, std::make_shared<Ort::Value>(std::move(value)));
   }
 
-  // The order matters: the session goes first, then the options, which unload the libraries with its kernels.
+  // The order matters: the session goes before the options, which hold the libraries with its kernels.
   std::shared_ptr<Ort::Env> environment_;
   Ort::SessionOptions options_;
   Ort::Session session_{nullptr};
