@@ -299,7 +299,7 @@ int run(const Options& options) {
   start = std::chrono::steady_clock::now();
   const Tensors outputs = session.run(inputs);
   const double first = seconds_since(start);
-  for (const auto& [name, tensor] : outputs) std::cout << name << ": " << one_line(tensor) << "\n";
+  for (const auto& [name, tensor] : outputs) std::cout << name << ": " << one_line(tensor) << std::endl;
   if (!options.output.empty()) {
     save(options.output, outputs);
     std::cout << "saved to " << options.output << "\n";

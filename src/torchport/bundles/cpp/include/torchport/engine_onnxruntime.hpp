@@ -128,6 +128,30 @@ inline void keep_loaded(const std::string& path) {
 #endif
 }
 
+// The inputs or outputs of one run: released at its end, and without an allocation where they are few.
+class ValueList {
+ public:
+  explicit ValueList(std::size_t size) : size_(size) {
+    if (size > few) many_.resize(size);
+  }
+  ~ValueList() {
+    for (std::size_t i = 0; i < size_; ++i)
+      if (data()[i] != nullptr) Ort::GetApi().ReleaseValue(data()[i]);
+  }
+  ValueList(const ValueList&) = delete;
+  ValueList& operator=(const ValueList&) = delete;
+
+  std::size_t size() const { return size_; }
+  OrtValue** data() { return size_ > few ? many_.data() : fixed_; }
+  OrtValue*& operator[](std::size_t i) { return data()[i]; }
+
+ private:
+  static constexpr std::size_t few = 8;
+  std::size_t size_;
+  OrtValue* fixed_[few] = {};
+  std::vector<OrtValue*> many_;
+};
+
 class OnnxRuntimeEngine {
  public:
   OnnxRuntimeEngine(const std::string& path, const SessionOptions& options) : environment_(ort_environment()) {
@@ -145,6 +169,7 @@ class OnnxRuntimeEngine {
     for (const TensorInfo& info : signature_.inputs) input_names_.push_back(info.name.c_str());
     for (const TensorInfo& info : signature_.outputs) output_names_.push_back(info.name.c_str());
     path_ = path;
+    run_handle_ = session_;
     run_options_.SetRunLogSeverityLevel(ORT_LOGGING_LEVEL_FATAL);
   }
 
@@ -163,19 +188,17 @@ class OnnxRuntimeEngine {
   }
 
   std::vector<Tensor> run(const Tensor* const* given) const {
-    std::vector<Ort::Value> inputs;
-    inputs.reserve(input_names_.size());
+    ValueList inputs(input_names_.size()), outputs(output_names_.size());
     try {
-      for (std::size_t i = 0; i < input_names_.size(); ++i) inputs.push_back(value_of(*given[i]));
-      std::vector<Ort::Value> outputs;
-      outputs.reserve(output_names_.size());
-      for (std::size_t i = 0; i < output_names_.size(); ++i) outputs.emplace_back(nullptr);
-      // Run is thread-safe, and const in the C API; the C++ class did not say so in all releases
-      const_cast<Ort::Session&>(session_).Run(run_options_, input_names_.data(), inputs.data(), inputs.size(),
-                                              output_names_.data(), outputs.data(), outputs.size());
+      for (std::size_t i = 0; i < inputs.size(); ++i) inputs[i] = value_of(*given[i]);
+      Ort::ThrowOnError(Ort::GetApi().Run(run_handle_, run_options_, input_names_.data(), inputs.data(), inputs.size(),
+                                          output_names_.data(), outputs.size(), outputs.data()));
       std::vector<Tensor> tensors;
       tensors.reserve(outputs.size());
-      for (std::size_t i = 0; i < outputs.size(); ++i) tensors.push_back(tensor_of(std::move(outputs[i]), i));
+      for (std::size_t i = 0; i < outputs.size(); ++i) {
+        Ort::Value value(std::exchange(outputs[i], nullptr));
+        tensors.push_back(tensor_of(std::move(value), i));
+      }
       return tensors;
     } catch (const Ort::Exception& error) {
       throw engine_error("ONNX Runtime fails while running the model", path_, error.what());
@@ -220,13 +243,14 @@ class OnnxRuntimeEngine {
     return info;
   }
 
-  Ort::Value value_of(const Tensor& tensor) const {
-    if (tensor.dtype() == DType::string) return texts_of_tensor(tensor);
+  OrtValue* value_of(const Tensor& tensor) const {
+    if (tensor.dtype() == DType::string) return texts_of_tensor(tensor).release();
     static const Ort::MemoryInfo memory = Ort::MemoryInfo::CreateCpu(OrtArenaAllocator, OrtMemTypeDefault);
     static unsigned char nothing[16] = {};
     void* data = tensor.data() != nullptr ? tensor.data() : nothing;
     return Ort::Value::CreateTensor(memory, data, tensor.bytes(), tensor.shape().data(), tensor.rank(),
-                                    element_type_of(tensor.dtype()));
+                                    element_type_of(tensor.dtype()))
+        .release();
   }
 
   static Ort::Value texts_of_tensor(const Tensor& tensor) {
@@ -241,9 +265,7 @@ class OnnxRuntimeEngine {
 
   // The output's numbers stay where ONNX Runtime put them; the tensor keeps the value alive.
   Tensor tensor_of(Ort::Value value, std::size_t i) const {
-    if (!value.HasValue() || !value.IsTensor())
-      throw EngineError("output '" + signature_.outputs[i].name + "' is no tensor", path_, "");
-    const auto type = value.GetTensorTypeAndShapeInfo();
+    const auto type = value.GetTensorTypeAndShapeInfo();  // that the output is a tensor was checked when it was opened
     const DType dtype = dtype_of(type.GetElementType(), signature_.outputs[i].name, path_);
     Shape shape = type.GetShape();
     if (dtype == DType::string) {
@@ -260,6 +282,7 @@ class OnnxRuntimeEngine {
   std::shared_ptr<Ort::Env> environment_;
   Ort::SessionOptions options_;
   Ort::Session session_{nullptr};
+  OrtSession* run_handle_ = nullptr;  // the session's: to run it is const for us, and not in its C++ class
   Ort::RunOptions run_options_;
   Signature signature_;
   std::vector<const char*> input_names_, output_names_;

@@ -10,7 +10,6 @@
 #include <complex>
 #include <cstdint>
 #include <cstring>
-#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -125,21 +124,21 @@ inline std::string text_of(const Shape& shape) {
 
 // Return how many numbers a shape has. A negative size, or more bytes than can be addressed, is an InputError.
 inline std::size_t count_of(const Shape& shape, std::size_t bytes_each = 1) {
-  const auto most = static_cast<std::size_t>(std::numeric_limits<std::ptrdiff_t>::max()) / (bytes_each ? bytes_each : 1);
-  std::size_t count = 1;
-  bool empty = false;
-  for (std::int64_t size : shape) {
+  constexpr std::uint64_t plain = std::uint64_t{1} << 31;  // two factors below it cannot overflow
+  std::uint64_t count = 1;
+  bool empty = false, overflow = false;
+  for (const std::int64_t size : shape) {
     if (size < 0) throw InputError("the shape " + text_of(shape) + " has a negative size", "", "give sizes of 0 or more");
-    empty = empty || size == 0;
+    const auto factor = static_cast<std::uint64_t>(size);
+    empty = empty || factor == 0;
+    overflow = overflow || ((count >= plain || factor >= plain) && factor != 0 && count > PTRDIFF_MAX / factor);
+    count *= factor == 0 ? 1 : factor;
   }
   if (empty) return 0;
-  for (std::int64_t size : shape) {
-    if (static_cast<std::uint64_t>(size) > most / count)
-      throw InputError("the shape " + text_of(shape) + " has more numbers than can be addressed", "",
-                       "give a smaller shape");
-    count *= static_cast<std::size_t>(size);
-  }
-  return count;
+  if (overflow || (count >= plain && bytes_each != 0 && count > PTRDIFF_MAX / bytes_each))
+    throw InputError("the shape " + text_of(shape) + " has more numbers than can be addressed", "",
+                     "give a smaller shape");
+  return static_cast<std::size_t>(count);
 }
 
 class Tensor {
