@@ -209,6 +209,11 @@ def test_c_programs_get_the_same_numbers(sanitized: Path, one_input: Path) -> No
     assert [float(line) for line in done.stdout.split()] == (x * x).reshape(-1).tolist()
 
 
+def test_threads_share_a_session_and_outputs_outlive_it(sanitized: Path, one_input: Path) -> None:
+    done = subprocess.run([sanitized / "tests" / "test_session", one_input], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 # --- mistakes ---------------------------------------------------------------------------------------------------------
 
 
