@@ -51,7 +51,8 @@ int guarded(Function function) {
 }
 
 void need(bool given, const char* what) {
-  if (!given) throw torchport::OptionError(std::string(what) + " is NULL or does not exist", "the C API", "see c_api.h");
+  if (!given)
+    throw torchport::OptionError(std::string(what) + " is NULL or does not exist", "the C API", "see c_api.h");
 }
 
 void describe(const torchport::TensorInfo& info, const torchport::Shape& shape, torchport_tensor* found) {
@@ -65,7 +66,8 @@ torchport::Tensor tensor_of(const torchport_tensor& given) {
     throw torchport::InputError(std::string("input '") + given.name + "' has dtype " + std::to_string(given.dtype), "",
                                 "give one of torchport_dtype, but no texts");
   const auto dtype = static_cast<torchport::DType>(given.dtype);
-  const torchport::Shape shape = given.rank ? torchport::Shape(given.shape, given.shape + given.rank) : torchport::Shape();
+  const torchport::Shape shape =
+      given.rank ? torchport::Shape(given.shape, given.shape + given.rank) : torchport::Shape();
   const torchport::Tensor tensor = torchport::Tensor::over(dtype, shape, given.data);
   if (tensor.bytes() != given.bytes)
     throw torchport::InputError(std::string("input '") + given.name + "' has " + std::to_string(given.bytes) +
@@ -146,7 +148,7 @@ int torchport_output(const torchport_outputs* outputs, size_t index, torchport_t
     const auto& [name, tensor] = outputs->tensors[index];
     if (tensor.dtype() == torchport::DType::string)
       throw torchport::InputError("output '" + name + "' holds texts", "the C API", "use the C++ library for texts");
-    *output = {name.c_str(), static_cast<int32_t>(tensor.dtype()), tensor.rank(), tensor.shape().data(), tensor.data(),
+    *output = {name.c_str(),  static_cast<int32_t>(tensor.dtype()), tensor.rank(), tensor.shape().data(), tensor.data(),
                tensor.bytes()};
   });
 }

@@ -71,15 +71,24 @@ int whole_number(const std::string& option, const std::string& text) {
 }
 
 void set(Options& options, const std::string& option, const std::string& value) {
-  if (option == "-i" || option == "--input") options.inputs.push_back(value);
-  else if (option == "-o" || option == "--output") options.output = value;
-  else if (option == "--golden") options.golden = value;
-  else if (option == "--rtol") options.rtol = number(option, value);
-  else if (option == "--atol") options.atol = number(option, value);
-  else if (option == "--bench") options.bench = number(option, value);
-  else if (option == "--library") options.session.libraries.push_back(value);
-  else if (option == "--threads") options.session.threads = whole_number(option, value);
-  else throw OptionError("there is no option '" + option + "'", "torchport-run", "torchport-run --help shows them");
+  if (option == "-i" || option == "--input")
+    options.inputs.push_back(value);
+  else if (option == "-o" || option == "--output")
+    options.output = value;
+  else if (option == "--golden")
+    options.golden = value;
+  else if (option == "--rtol")
+    options.rtol = number(option, value);
+  else if (option == "--atol")
+    options.atol = number(option, value);
+  else if (option == "--bench")
+    options.bench = number(option, value);
+  else if (option == "--library")
+    options.session.libraries.push_back(value);
+  else if (option == "--threads")
+    options.session.threads = whole_number(option, value);
+  else
+    throw OptionError("there is no option '" + option + "'", "torchport-run", "torchport-run --help shows them");
 }
 
 Options parse(const std::vector<std::string>& words) {
@@ -114,7 +123,8 @@ Options parse(const std::vector<std::string>& words) {
   return options;
 }
 
-// --- inputs and outputs -----------------------------------------------------------------------------------------------
+// --- inputs and outputs
+// -----------------------------------------------------------------------------------------------
 
 Tensor one_of(const Tensors& arrays, const std::string& key, const std::string& path) {
   if (!key.empty()) return arrays.at(key);
@@ -200,7 +210,8 @@ void save(const std::string& path, const Tensors& outputs) {
   torchport::write_npy(path, outputs[0].second);
 }
 
-// --- comparison -------------------------------------------------------------------------------------------------------
+// --- comparison
+// -------------------------------------------------------------------------------------------------------
 
 std::string decibels(double sqnr) {
   if (std::isinf(sqnr)) return sqnr > 0 ? "exact" : "-";
@@ -235,13 +246,15 @@ bool compare(const Options& options, const Tensors& outputs) {
     char figures[96];
     std::snprintf(figures, sizeof figures, "max abs %.1e  max rel %.1e  %s  ", check.max_abs, check.max_rel,
                   decibels(check.sqnr).c_str());
-    std::cout << name << ": " << figures << (check.ok() ? (bits ? "same bits" : "pass") : "FAIL: " + check.problem) << "\n";
+    std::cout << name << ": " << figures << (check.ok() ? (bits ? "same bits" : "pass") : "FAIL: " + check.problem)
+              << "\n";
   }
   std::cout << right << " of " << outputs.size() << " outputs agree with " << options.golden << "\n";
   return right == outputs.size();
 }
 
-// --- benchmark --------------------------------------------------------------------------------------------------------
+// --- benchmark
+// --------------------------------------------------------------------------------------------------------
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

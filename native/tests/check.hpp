@@ -8,12 +8,12 @@
 
 inline int failures = 0;
 
-#define CHECK(condition)                                                              \
-  do {                                                                                \
-    if (!(condition)) {                                                               \
-      ++failures;                                                                     \
+#define CHECK(condition)                                                                \
+  do {                                                                                  \
+    if (!(condition)) {                                                                 \
+      ++failures;                                                                       \
       std::cerr << __FILE__ << ":" << __LINE__ << ": not true: " << #condition << "\n"; \
-    }                                                                                 \
+    }                                                                                   \
   } while (false)
 
 // Check that a function throws an error of torchport's whose text has these words.

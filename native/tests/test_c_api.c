@@ -1,4 +1,5 @@
-/* The C API is C, and refuses what is wrong by a code and a text. Runs of models are in tests/bundles/test_native.py. */
+/* The C API is C, and refuses what is wrong by a code and a text. Runs of models are in tests/bundles/test_native.py.
+ */
 #include <torchport/c_api.h>
 
 #include <stdio.h>

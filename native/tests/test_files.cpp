@@ -69,12 +69,15 @@ void headers_are_read() {
   CHECK(parse(npy("{'descr': '<f4', " + tail, two)).dtype() == DType::float32);
   CHECK(parse(npy("{'descr': '<f4', " + tail, two, 2)).shape() == Shape{2});
   CHECK(parse(npy("{\"shape\": (2,), \"descr\": \"<f4\", \"fortran_order\": False}", two, 3)).size() == 2);
-  const Tensor big = parse(npy("{'descr': '>i2', 'fortran_order': False, 'shape': (2,), }", std::string("\x01\x02\0\x05", 4)));
+  const Tensor big =
+      parse(npy("{'descr': '>i2', 'fortran_order': False, 'shape': (2,), }", std::string("\x01\x02\0\x05", 4)));
   CHECK(big.data_as<std::int16_t>()[0] == 0x102 && big.data_as<std::int16_t>()[1] == 5);
-  const Tensor turned = parse(npy("{'descr': '|u1', 'fortran_order': True, 'shape': (2, 3), }", "\x01\x02\x03\x04\x05\x06"));
+  const Tensor turned =
+      parse(npy("{'descr': '|u1', 'fortran_order': True, 'shape': (2, 3), }", "\x01\x02\x03\x04\x05\x06"));
   const std::uint8_t expected[] = {1, 3, 5, 2, 4, 6};
   CHECK(std::equal(expected, expected + 6, turned.data_as<std::uint8_t>()));
-  const Tensor truths = parse(npy("{'descr': '|b1', 'fortran_order': False, 'shape': (2,), }", std::string("\x07\0", 2)));
+  const Tensor truths =
+      parse(npy("{'descr': '|b1', 'fortran_order': False, 'shape': (2,), }", std::string("\x07\0", 2)));
   CHECK(truths.data_as<bool>()[0] && !truths.data_as<bool>()[1]);
 }
 
@@ -105,9 +108,11 @@ void hostile_headers_are_refused() {
     for (int i = 0; i < 80; ++i) ones += "1, ";
     return parse(with("'<f4'", ones + ")"));
   }());
-  for (const char* shape : {"(2", "2", "(a,)", "(2;)", "(2.5,)"}) CHECK_ERROR("header is broken", parse(with("'<f4'", shape)));
+  for (const char* shape : {"(2", "2", "(a,)", "(2;)", "(2.5,)"})
+    CHECK_ERROR("header is broken", parse(with("'<f4'", shape)));
   CHECK_ERROR("header is broken", parse(npy("{'descr': '<f4'}", "")));
-  CHECK_ERROR("header is broken", parse(npy("{'descr': '<f4', 'descr': '<f4', 'fortran_order': False, 'shape': (0,)}", "")));
+  CHECK_ERROR("header is broken",
+              parse(npy("{'descr': '<f4', 'descr': '<f4', 'fortran_order': False, 'shape': (0,)}", "")));
   CHECK(parse(with("'<f4'", "(0, 4611686018427387904)")).size() == 0);
 }
 
@@ -121,7 +126,8 @@ Tensors unzip(const std::string& text) { return detail::parse_npz(bytes_of(text)
 
 void archives_come_back() {
   const Array<BFloat16> halves({2}, {BFloat16{0x3f80}, BFloat16{0x4000}});
-  write_npz(folder() + "b.npz", Tensors{{"x", Array<float>({2}, {1, 2})}, {"half", halves}, {"größe", Array<bool>({1}, {true})}});
+  write_npz(folder() + "b.npz",
+            Tensors{{"x", Array<float>({2}, {1, 2})}, {"half", halves}, {"größe", Array<bool>({1}, {true})}});
   const Tensors read = read_npz(folder() + "b.npz");
   CHECK(read.size() == 3 && read.at("x").data_as<float>()[1] == 2);
   CHECK(static_cast<float>(read.at("half").data_as<BFloat16>()[1]) == 2.0f);
@@ -186,7 +192,8 @@ void tensors_check_what_they_are_given() {
   CHECK_ERROR("3 numbers are given", Array<float>({2}, {1, 2, 3}));
   CHECK_ERROR("not int64", Tensor(DType::float32, {2}).data_as<std::int64_t>());
   CHECK(static_cast<float>(Float16{0x3c00}) == 1.0f && static_cast<float>(Float16{0xc000}) == -2.0f);
-  CHECK(static_cast<float>(Float16{0x0001}) == 5.9604644775390625e-8f && static_cast<float>(Float16{0x7bff}) == 65504.0f);
+  CHECK(static_cast<float>(Float16{0x0001}) == 5.9604644775390625e-8f &&
+        static_cast<float>(Float16{0x7bff}) == 65504.0f);
   CHECK(static_cast<float>(Float16{0x0400}) == 6.103515625e-5f);
   CHECK_ERROR("cannot be written", write_npy("/there/is/none/x.npy", Array<float>({1})));
   CHECK_ERROR("there is no file", read_npy("/there/is/none/x.npy"));

@@ -1,5 +1,5 @@
-// A session by name and by position, from many threads, and outputs that outlive it. Takes square.onnx of test_native.py:
-// x: float32[batch,3], y = x * x.
+// A session by name and by position, from many threads, and outputs that outlive it. Takes square.onnx of
+// test_native.py: x: float32[batch,3], y = x * x.
 #include <torchport/torchport.hpp>
 
 #include <thread>
@@ -62,7 +62,8 @@ int main(int count, char** arguments) {
   }
   CHECK(is_square(kept, 5, 7));
   SessionOptions other;
-  other.expected = Signature{{{"x", DType::float32, {"batch", std::int64_t{3}}, true}}, {{"z", DType::float32, {}, false}}};
+  other.expected =
+      Signature{{{"x", DType::float32, {"batch", std::int64_t{3}}, true}}, {{"z", DType::float32, {}, false}}};
   CHECK_ERROR("the model has other outputs", Session(path, other));
   other = SessionOptions();
   other.threads = 0;

@@ -222,7 +222,6 @@ def _write_sources(
     limits = limits_for([model], None)
     parts = {
         "VERSION": __version__,
-        "MODEL": "model.onnx",
         "TARGET": project.target,
         "NAMESPACE": project.target,
         "ENGINE": project.engine,

@@ -1,4 +1,4 @@
-# The target torchport::torchport: the headers beside this folder, with the engine of TORCHPORT_ENGINE and zlib if it is here.
+# The target torchport::torchport: the headers in TORCHPORT_INCLUDE_DIR, the engine of TORCHPORT_ENGINE, zlib if it is here.
 
 set(TORCHPORT_ENGINE onnxruntime CACHE STRING "What runs the models: onnxruntime or openvino")
 set_property(CACHE TORCHPORT_ENGINE PROPERTY STRINGS onnxruntime openvino)

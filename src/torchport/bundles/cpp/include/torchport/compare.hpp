@@ -54,9 +54,9 @@ struct OutputCheck {
 namespace detail {
 
 constexpr double infinite = std::numeric_limits<double>::infinity();
-constexpr double scale_floor = 1e-3;  // what an all-zero reference is taken to be scaled by
-constexpr double large = 1e4;         // from here on a number may stand for "nothing", as -1e9 in a mask
-constexpr double far_below = 16;      // masks with a score added to them are still near each other
+constexpr double scale_floor = 1e-3;            // what an all-zero reference is taken to be scaled by
+constexpr double large = 1e4;                   // from here on a number may stand for "nothing", as -1e9 in a mask
+constexpr double far_below = 16;                // masks with a score added to them are still near each other
 constexpr double resolution = 1.0 / (1 << 23);  // of float32 near one
 constexpr double clean = 50;                    // dB
 
@@ -150,8 +150,8 @@ inline bool is_written(double number, DType dtype) {
   return rounded_to(std::strtod(text, nullptr), dtype) == number;
 }
 
-// The largest magnitude, without numbers that stand for "nothing": beside -1e9 every error would be small. They are left
-// out if somebody wrote them, and both tensors have them in the same places.
+// The largest magnitude, without numbers that stand for "nothing": beside -1e9 every error would be small. They are
+// left out if somebody wrote them, and both tensors have them in the same places.
 inline double scale_of(const Numbers& reference, const Numbers& candidate, const Tolerance& limit, DType dtype) {
   const double found = largest(reference);
   if (found < large) return found;
@@ -174,7 +174,8 @@ struct Errors {
 
   double cosine() const {
     const double square = signal * other;
-    const double length = square > 0 && std::isfinite(square) ? std::sqrt(square) : std::sqrt(signal) * std::sqrt(other);
+    const double length =
+        square > 0 && std::isfinite(square) ? std::sqrt(square) : std::sqrt(signal) * std::sqrt(other);
     if (length == 0) return signal == other ? 1 : 0;
     return std::isfinite(length) ? std::clamp(dot / length, -1.0, 1.0) : std::numeric_limits<double>::quiet_NaN();
   }

@@ -109,7 +109,9 @@ inline void check_library_kind(const std::string& path) {
 #if defined(__linux__)
   char start[4] = {};
   std::ifstream(path, std::ios::binary).read(start, sizeof start);
-  if (std::string(start, 4) != "\x7f" "ELF")
+  if (std::string(start, 4) !=
+      "\x7f"
+      "ELF")
     throw OptionError("'" + std::filesystem::path(path).filename().string() + "' is no library of this system", path,
                       "give a .so built for Linux");
 #else
@@ -255,8 +257,8 @@ class OnnxRuntimeEngine {
 
   static Ort::Value texts_of_tensor(const Tensor& tensor) {
     Ort::AllocatorWithDefaultOptions allocator;
-    Ort::Value value = Ort::Value::CreateTensor(allocator, tensor.shape().data(), tensor.rank(),
-                                                ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING);
+    Ort::Value value =
+        Ort::Value::CreateTensor(allocator, tensor.shape().data(), tensor.rank(), ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING);
     std::vector<const char*> texts;
     for (std::size_t i = 0; i < tensor.size(); ++i) texts.push_back(tensor.data_as<std::string>()[i].c_str());
     value.FillStringTensor(texts.data(), texts.size());
@@ -270,8 +272,7 @@ class OnnxRuntimeEngine {
     Shape shape = type.GetShape();
     if (dtype == DType::string) {
       Tensor texts(dtype, std::move(shape));
-      for (std::size_t k = 0; k < texts.size(); ++k)
-        texts.data_as<std::string>()[k] = value.GetStringTensorElement(k);
+      for (std::size_t k = 0; k < texts.size(); ++k) texts.data_as<std::string>()[k] = value.GetStringTensorElement(k);
       return texts;
     }
     void* data = value.GetTensorMutableRawData();

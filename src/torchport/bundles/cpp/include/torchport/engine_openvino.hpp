@@ -85,7 +85,8 @@ class OpenVinoEngine {
       request.infer();
       std::vector<Tensor> outputs;
       outputs.reserve(signature_.outputs.size());
-      for (std::size_t i = 0; i < signature_.outputs.size(); ++i) outputs.push_back(copy_of(request.get_output_tensor(i), i));
+      for (std::size_t i = 0; i < signature_.outputs.size(); ++i)
+        outputs.push_back(copy_of(request.get_output_tensor(i), i));
       give_back(std::move(request));
       return outputs;
     } catch (const Error&) {

@@ -59,7 +59,10 @@ class JsonReader {
       case '{': return object(found, depth);
       case '[': return list(found, depth);
       case '"': found.kind = Json::Kind::text; return string(found.text);
-      case 't': found.kind = Json::Kind::boolean; found.number = 1; return word("true");
+      case 't':
+        found.kind = Json::Kind::boolean;
+        found.number = 1;
+        return word("true");
       case 'f': found.kind = Json::Kind::boolean; return word("false");
       case 'n': return word("null");
       default: return number(found);

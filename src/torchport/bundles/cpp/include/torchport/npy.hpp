@@ -151,10 +151,14 @@ inline bool is_little_endian() {
 }
 
 inline DType dtype_in(const NpyHeader& header, const std::string& label) {
-  static const struct { char kind; std::size_t width; DType dtype; } known[] = {
-      {'b', 1, DType::boolean}, {'i', 1, DType::int8},     {'i', 2, DType::int16},   {'i', 4, DType::int32},
-      {'i', 8, DType::int64},   {'u', 1, DType::uint8},    {'u', 2, DType::uint16},  {'u', 4, DType::uint32},
-      {'u', 8, DType::uint64},  {'f', 2, DType::float16},  {'f', 4, DType::float32}, {'f', 8, DType::float64},
+  static const struct {
+    char kind;
+    std::size_t width;
+    DType dtype;
+  } known[] = {
+      {'b', 1, DType::boolean},   {'i', 1, DType::int8},        {'i', 2, DType::int16},    {'i', 4, DType::int32},
+      {'i', 8, DType::int64},     {'u', 1, DType::uint8},       {'u', 2, DType::uint16},   {'u', 4, DType::uint32},
+      {'u', 8, DType::uint64},    {'f', 2, DType::float16},     {'f', 4, DType::float32},  {'f', 8, DType::float64},
       {'c', 8, DType::complex64}, {'c', 16, DType::complex128}, {'V', 2, DType::bfloat16},
   };
   if (header.kind == 'U') return DType::string;
@@ -215,7 +219,8 @@ inline Tensor parse_npy(const Bytes& file, const std::string& label) {
   if (file.size < 10 || std::memcmp(file.data, "\x93NUMPY", 6) != 0)
     throw unreadable(label, file.size ? "it is no file of numpy's" : "it is empty");
   const unsigned major = file.data[6];
-  if (major < 1 || major > 3) throw unreadable(label, "it has the format " + std::to_string(major) + ", which is unknown");
+  if (major < 1 || major > 3)
+    throw unreadable(label, "it has the format " + std::to_string(major) + ", which is unknown");
   std::size_t start = major == 1 ? 10 : 12, length = file.data[8] | (std::size_t{file.data[9]} << 8);
   if (file.size < start) throw unreadable(label, "it ends within its header");
   if (major > 1) length |= (std::size_t{file.data[10]} << 16) | (std::size_t{file.data[11]} << 24);

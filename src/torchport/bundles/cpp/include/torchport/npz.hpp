@@ -196,8 +196,9 @@ class ZipReader {
     return found;
 #else
     static_cast<void>(packed);
-    throw InputError("'" + label_ + "' cannot be read: '" + member.name + "' is compressed, and this program has no zlib",
-                     "", "write it with numpy.savez, or install zlib and build the program again");
+    throw InputError(
+        "'" + label_ + "' cannot be read: '" + member.name + "' is compressed, and this program has no zlib", "",
+        "write it with numpy.savez, or install zlib and build the program again");
 #endif
   }
 

@@ -45,9 +45,9 @@ inline void check_options(const std::string& path, const SessionOptions& options
 }
 
 inline EngineError library_error(const std::string& path, const std::string& reason) {
-  return EngineError("the operator library '" + std::filesystem::path(path).filename().string() +
-                         "' cannot be loaded: " + reason,
-                     path, "build it again for this machine and this engine: `torchport ops build`");
+  return EngineError(
+      "the operator library '" + std::filesystem::path(path).filename().string() + "' cannot be loaded: " + reason,
+      path, "build it again for this machine and this engine: `torchport ops build`");
 }
 
 }  // namespace detail
@@ -103,7 +103,8 @@ class Session {
     for (const TensorInfo& info : inputs()) {
       given.push_back(tensors.find(info.name));
       if (given.back() == nullptr)
-        throw InputError("input '" + info.name + "' is missing", detail::texts_of(inputs()), "give each of these inputs");
+        throw InputError("input '" + info.name + "' is missing", detail::texts_of(inputs()),
+                         "give each of these inputs");
     }
     std::vector<Tensor> computed = run_checked(given.data());
     Tensors found;

@@ -126,9 +126,9 @@ class InputChecker {
 
   static void check_one(const TensorInfo& info, const Tensor& tensor) {
     if (tensor.dtype() != info.dtype)
-      throw InputError("input '" + info.name + "' is " + name_of(tensor.dtype()) + ", the model takes " +
-                           name_of(info.dtype),
-                       "", std::string("convert it to ") + name_of(info.dtype));
+      throw InputError(
+          "input '" + info.name + "' is " + name_of(tensor.dtype()) + ", the model takes " + name_of(info.dtype), "",
+          std::string("convert it to ") + name_of(info.dtype));
     if (!info.has_shape) return;
     if (tensor.rank() != info.shape.size())
       throw InputError("input '" + info.name + "' has rank " + std::to_string(tensor.rank()) + ", the model takes " +
@@ -156,9 +156,9 @@ class InputChecker {
   InputError out_of_bounds(std::int64_t own, const Axis& at, const Bound& bound) const {
     std::string good = "from " + std::to_string(bound.least) + " on";
     if (bound.step > 1) good += ", multiples of " + std::to_string(bound.step);
-    return InputError("dimension '" + dim_name(at) + "' is " + std::to_string(own) + "; the model was exported for sizes " +
-                          good,
-                      place(at), "feed a size that it is good for, or export it again for this one");
+    return InputError(
+        "dimension '" + dim_name(at) + "' is " + std::to_string(own) + "; the model was exported for sizes " + good,
+        place(at), "feed a size that it is good for, or export it again for this one");
   }
 
   struct Equal {

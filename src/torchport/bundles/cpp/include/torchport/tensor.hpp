@@ -12,6 +12,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -20,8 +21,22 @@
 namespace torchport {
 
 enum class DType : std::int32_t {
-  boolean, int8, int16, int32, int64, uint8, uint16, uint32, uint64,
-  float16, bfloat16, float32, float64, complex64, complex128, string,
+  boolean,
+  int8,
+  int16,
+  int32,
+  int64,
+  uint8,
+  uint16,
+  uint32,
+  uint64,
+  float16,
+  bfloat16,
+  float32,
+  float64,
+  complex64,
+  complex128,
+  string,
 };
 
 namespace detail {
@@ -33,11 +48,11 @@ struct DTypeEntry {
 };
 
 constexpr DTypeEntry dtype_table[] = {
-    {DType::boolean, "bool", 1},        {DType::int8, "int8", 1},           {DType::int16, "int16", 2},
-    {DType::int32, "int32", 4},         {DType::int64, "int64", 8},         {DType::uint8, "uint8", 1},
-    {DType::uint16, "uint16", 2},       {DType::uint32, "uint32", 4},       {DType::uint64, "uint64", 8},
-    {DType::float16, "float16", 2},     {DType::bfloat16, "bfloat16", 2},   {DType::float32, "float32", 4},
-    {DType::float64, "float64", 8},     {DType::complex64, "complex64", 8}, {DType::complex128, "complex128", 16},
+    {DType::boolean, "bool", 1},    {DType::int8, "int8", 1},           {DType::int16, "int16", 2},
+    {DType::int32, "int32", 4},     {DType::int64, "int64", 8},         {DType::uint8, "uint8", 1},
+    {DType::uint16, "uint16", 2},   {DType::uint32, "uint32", 4},       {DType::uint64, "uint64", 8},
+    {DType::float16, "float16", 2}, {DType::bfloat16, "bfloat16", 2},   {DType::float32, "float32", 4},
+    {DType::float64, "float64", 8}, {DType::complex64, "complex64", 8}, {DType::complex128, "complex128", 16},
     {DType::string, "string", 0},
 };
 
@@ -97,22 +112,38 @@ struct BFloat16 {
 
 template <typename T>
 struct DTypeOf;
-template <> struct DTypeOf<bool> { static constexpr DType value = DType::boolean; };
-template <> struct DTypeOf<std::int8_t> { static constexpr DType value = DType::int8; };
-template <> struct DTypeOf<std::int16_t> { static constexpr DType value = DType::int16; };
-template <> struct DTypeOf<std::int32_t> { static constexpr DType value = DType::int32; };
-template <> struct DTypeOf<std::int64_t> { static constexpr DType value = DType::int64; };
-template <> struct DTypeOf<std::uint8_t> { static constexpr DType value = DType::uint8; };
-template <> struct DTypeOf<std::uint16_t> { static constexpr DType value = DType::uint16; };
-template <> struct DTypeOf<std::uint32_t> { static constexpr DType value = DType::uint32; };
-template <> struct DTypeOf<std::uint64_t> { static constexpr DType value = DType::uint64; };
-template <> struct DTypeOf<Float16> { static constexpr DType value = DType::float16; };
-template <> struct DTypeOf<BFloat16> { static constexpr DType value = DType::bfloat16; };
-template <> struct DTypeOf<float> { static constexpr DType value = DType::float32; };
-template <> struct DTypeOf<double> { static constexpr DType value = DType::float64; };
-template <> struct DTypeOf<std::complex<float>> { static constexpr DType value = DType::complex64; };
-template <> struct DTypeOf<std::complex<double>> { static constexpr DType value = DType::complex128; };
-template <> struct DTypeOf<std::string> { static constexpr DType value = DType::string; };
+template <>
+struct DTypeOf<bool> : std::integral_constant<DType, DType::boolean> {};
+template <>
+struct DTypeOf<std::int8_t> : std::integral_constant<DType, DType::int8> {};
+template <>
+struct DTypeOf<std::int16_t> : std::integral_constant<DType, DType::int16> {};
+template <>
+struct DTypeOf<std::int32_t> : std::integral_constant<DType, DType::int32> {};
+template <>
+struct DTypeOf<std::int64_t> : std::integral_constant<DType, DType::int64> {};
+template <>
+struct DTypeOf<std::uint8_t> : std::integral_constant<DType, DType::uint8> {};
+template <>
+struct DTypeOf<std::uint16_t> : std::integral_constant<DType, DType::uint16> {};
+template <>
+struct DTypeOf<std::uint32_t> : std::integral_constant<DType, DType::uint32> {};
+template <>
+struct DTypeOf<std::uint64_t> : std::integral_constant<DType, DType::uint64> {};
+template <>
+struct DTypeOf<Float16> : std::integral_constant<DType, DType::float16> {};
+template <>
+struct DTypeOf<BFloat16> : std::integral_constant<DType, DType::bfloat16> {};
+template <>
+struct DTypeOf<float> : std::integral_constant<DType, DType::float32> {};
+template <>
+struct DTypeOf<double> : std::integral_constant<DType, DType::float64> {};
+template <>
+struct DTypeOf<std::complex<float>> : std::integral_constant<DType, DType::complex64> {};
+template <>
+struct DTypeOf<std::complex<double>> : std::integral_constant<DType, DType::complex128> {};
+template <>
+struct DTypeOf<std::string> : std::integral_constant<DType, DType::string> {};
 
 using Shape = std::vector<std::int64_t>;
 
@@ -128,7 +159,8 @@ inline std::size_t count_of(const Shape& shape, std::size_t bytes_each = 1) {
   std::uint64_t count = 1;
   bool empty = false, overflow = false;
   for (const std::int64_t size : shape) {
-    if (size < 0) throw InputError("the shape " + text_of(shape) + " has a negative size", "", "give sizes of 0 or more");
+    if (size < 0)
+      throw InputError("the shape " + text_of(shape) + " has a negative size", "", "give sizes of 0 or more");
     const auto factor = static_cast<std::uint64_t>(size);
     empty = empty || factor == 0;
     overflow = overflow || ((count >= plain || factor >= plain) && factor != 0 && count > PTRDIFF_MAX / factor);
@@ -154,7 +186,8 @@ class Tensor {
       keeper_ = std::move(texts);
     } else {
       // new[] aligns for every fundamental type
-      std::shared_ptr<unsigned char> bytes(new unsigned char[bytes_in(count_)](), std::default_delete<unsigned char[]>());
+      std::shared_ptr<unsigned char> bytes(new unsigned char[bytes_in(count_)](),
+                                           std::default_delete<unsigned char[]>());
       data_ = bytes.get();
       keeper_ = std::move(bytes);
     }
@@ -210,8 +243,8 @@ class Array {
   // A copy of the numbers, which must be as many as the shape has.
   Array(Shape shape, const std::vector<T>& numbers) : Array(std::move(shape)) {
     if (numbers.size() != size())
-      throw InputError(std::to_string(numbers.size()) + " numbers are given for the shape " + text_of(this->shape()), "",
-                       "give " + std::to_string(size()) + " numbers");
+      throw InputError(std::to_string(numbers.size()) + " numbers are given for the shape " + text_of(this->shape()),
+                       "", "give " + std::to_string(size()) + " numbers");
     for (std::size_t i = 0; i < numbers.size(); ++i) data()[i] = numbers[i];
   }
 
