@@ -267,9 +267,8 @@ class OnnxRuntimeEngine {
 
   // The output's numbers stay where ONNX Runtime put them; the tensor keeps the value alive.
   Tensor tensor_of(Ort::Value value, std::size_t i) const {
-    const auto type = value.GetTensorTypeAndShapeInfo();  // that the output is a tensor was checked when it was opened
-    const DType dtype = dtype_of(type.GetElementType(), signature_.outputs[i].name, path_);
-    Shape shape = type.GetShape();
+    const DType dtype = signature_.outputs[i].dtype;  // fixed when the model was opened, and that it is a tensor
+    Shape shape = value.GetTensorTypeAndShapeInfo().GetShape();
     if (dtype == DType::string) {
       Tensor texts(dtype, std::move(shape));
       for (std::size_t k = 0; k < texts.size(); ++k) texts.data_as<std::string>()[k] = value.GetStringTensorElement(k);
