@@ -19,11 +19,12 @@ def sanitized() -> Path:
     """The folder of a build with sanitizers and warnings as errors; workers of one run share it."""
     sources = sorted(path for folder in (NATIVE, CPP) for path in folder.rglob("*") if path.is_file())
     sources = [path for path in sources if "build" not in path.relative_to(ROOT).parts]
-    content = hashlib.sha256(b"\0".join(path.read_bytes() for path in sources) + str(ROOT).encode()).hexdigest()[:16]
-    folder = headers.cache() / "native-tests" / content
+    content = hashlib.sha256(b"\0".join(path.read_bytes() for path in sources)).hexdigest()
+    folder = headers.cache() / "native-tests" / hashlib.sha256(str(ROOT).encode()).hexdigest()[:16]  # one a checkout
     headers.make_folder(folder)
     with locked(folder):
-        if not (folder / "done").is_file():
+        built = folder / "built-from"
+        if not built.is_file() or built.read_text() != content:
             flags = (
                 "-DCMAKE_BUILD_TYPE=Debug",
                 "-DTORCHPORT_SANITIZE=address,undefined",
@@ -31,7 +32,7 @@ def sanitized() -> Path:
             )
             cmake("-S", NATIVE, "-B", folder, "-DTORCHPORT_WARNINGS_AS_ERRORS=ON", *flags)
             cmake("--build", folder)
-            (folder / "done").touch()
+            built.write_text(content)
     return folder
 
 
