@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo check test lint pytest test-torch test-parts golden bench-export bench-zoo bench-libraries bench-operators bench-databases bench-graph bench-rewrite bench-compare fuzz clean
+.PHONY: demo check test lint pytest test-torch test-parts golden bench-export bench-zoo bench-libraries bench-operators bench-databases bench-graph bench-rewrite bench-compare bench-native fuzz clean
 
 demo: .venv/installed
 	$(BIN)/torchport export examples/01_first_export/model.py:Net --dynamic image:0=batch -o examples/01_first_export/model.onnx
@@ -69,6 +69,10 @@ bench-graph: .venv/installed
 bench-compare: .venv-zoo/installed
 	.venv-zoo/bin/python benchmarks/compare/run.py
 
+# The C++ runner: latency beside the C++ API by hand, first answer beside Python, 1,000 starts, the generated project.
+bench-native: .venv/installed
+	$(BIN)/python benchmarks/native.py
+
 # Broken and hostile files against every verb, for as long as wanted: make fuzz SECONDS=600
 fuzz: .venv/installed
 	$(BIN)/python benchmarks/fuzz.py --seconds $(or $(SECONDS),60)
@@ -101,4 +105,4 @@ fuzz: .venv/installed
 	touch $@
 
 clean:
-	rm -rf .venv .venv-zoo .venv-libraries .venv-torch-* build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf native/build .venv .venv-zoo .venv-libraries .venv-torch-* build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -22,6 +22,7 @@ NAMES = {
     "__version__",
     "compare",
     "composition",
+    "cpp_project",
     "doctor",
     "errors",
     "export",

@@ -405,7 +405,7 @@ template <typename... P> struct Operator : OrtCustomOp {
 
 // Operators in the order they were declared, with their domains. They live as long as the library.
 inline std::vector<std::pair<std::string, const OrtCustomOp*>>& declared() {
-  static std::vector<std::pair<std::string, const OrtCustomOp*>> all;
+  static auto& all = *new std::vector<std::pair<std::string, const OrtCustomOp*>>();  // kept for good, as the domains
   return all;
 }
 inline std::string& fault() {
@@ -450,7 +450,7 @@ extern "C" __attribute__((weak, visibility("default"))) OrtStatus* RegisterCusto
   Ort::InitApi(table);
   if (!detail::fault().empty()) return table->CreateStatus(ORT_INVALID_ARGUMENT, detail::fault().c_str());
   static std::mutex guard;
-  static std::map<std::string, OrtCustomOpDomain*> domains;  // kept: sessions refer to them
+  static auto& domains = *new std::map<std::string, OrtCustomOpDomain*>();  // kept for good: sessions refer to them
   std::lock_guard<std::mutex> lock(guard);
   if (domains.empty()) {
     for (const auto& [domain, made] : detail::declared()) {
