@@ -25,7 +25,7 @@ PACKAGES = {
     "inputs": "input specs, samples, created inputs, binding to a model's inputs",
     "numerics": "tolerances and the comparison of arrays",
     "opset": "conversion between opsets, rules by operator family",
-    "engines": "sessions; ONNX Runtime with its workarounds, onnx's reference",
+    "engines": "sessions and their options; ONNX Runtime with its workarounds, OpenVINO, onnx's reference",
     "inspection": "describe, cost, lint, diff, matching",
     "verification": "the cases, the verifier, equivalence of two ONNX models",
     "editing": "one edit a file; recipes, selection, transactions",

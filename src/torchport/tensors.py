@@ -39,7 +39,8 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 
 def is_torch(value: object) -> bool:
     """Whether `value` is a torch tensor, without importing torch for values that are not."""
-    return _is_torch_type(type(value))
+    kind: type = type(value)
+    return _is_torch_type(kind)
 
 
 @functools.cache

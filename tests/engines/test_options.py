@@ -131,7 +131,7 @@ def test_the_options_of_providers_go_to_them(monkeypatch: pytest.MonkeyPatch) ->
 # Outputs in the caller's memory
 
 
-@pytest.mark.parametrize("engine", ["onnxruntime", "reference"])
+@pytest.mark.parametrize("engine", ["onnxruntime", "openvino", "reference"])
 def test_outputs_are_written_into_the_callers_memory(engine: str, onnx_file: Path) -> None:
     session = tp.session(onnx_file, engine)
     x = np.random.default_rng(0).standard_normal((2, 3, 8, 8)).astype(np.float32)
@@ -146,7 +146,7 @@ def test_outputs_are_written_into_the_callers_memory(engine: str, onnx_file: Pat
     assert list(other) == ["pooled"]
 
 
-@pytest.mark.parametrize("engine", ["onnxruntime", "reference"])
+@pytest.mark.parametrize("engine", ["onnxruntime", "openvino", "reference"])
 @pytest.mark.parametrize(
     ("buffer", "message"),
     [

@@ -57,6 +57,14 @@ def test_torch_and_lazy_and_strided_tensors_are_written(tmp_path: Path) -> None:
             assert np.array_equal(again[name].const_value.numpy(), tensor.numpy()), name
 
 
+def test_fields_stand_in_the_order_in_which_protobuf_writes_them() -> None:
+    """OpenVINO takes a file with two opsets before the graph for no ONNX file."""
+    text = '<ir_version: 8, opset_import: ["" : 17, "mine" : 1], producer_name: "me"> g (float[n] a) => (float[n] b)'
+    model = ir.from_onnx_text(f'{text} {{ b = mine.Foo(a) }} <domain: "mine"> Foo (x) => (y) {{ y = Relu(x) }}')
+    model.metadata_props["kept"] = "yes"
+    assert to_bytes(model) == ir.to_proto(model).SerializeToString(deterministic=True)
+
+
 def test_metadata_is_kept_and_does_not_grow(tmp_path: Path) -> None:
     proto = proto_of(node("Constant", value=numpy_helper.from_array(square(), "c")), weights={"b": np.ones(2)})
     for tensor in (proto.graph.initializer[0], proto.graph.node[0].attribute[0].t):

@@ -73,7 +73,7 @@ class Session:
                 next_step="give one array or tensor for each, in this order",
             )
         arrays, any_torch = self._binder.bind(dict(zip(self._input_names, args, strict=True)))
-        outputs = self._runner.run(arrays)
+        outputs: Sequence[Any] = self._runner.run(arrays)
         if any_torch:
             outputs = [to_torch(o) for o in outputs]
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
@@ -97,7 +97,7 @@ class Session:
         names = self._output_names if only is None else only
         if out:
             return self._run_into(arrays, names, out, any_torch=any_torch)
-        outputs = self._runner.run(arrays, only)
+        outputs: Sequence[Any] = self._runner.run(arrays, only)
         if any_torch:
             outputs = [to_torch(o) for o in outputs]
         return dict(zip(names, outputs, strict=True))
