@@ -34,6 +34,7 @@ PACKAGES = {
     "capture": "a PyTorch model becomes an onnx_ir.Model, by one of four routes",
     "conversion": "tp.export, tp.verify, tp.rewrite",
     "comparison": "tp.compare, tp.reduce, tp.record",
+    "benchmark": "tp.try_engines: candidates in processes of their own",
     "environment": "tp.doctor",
     "cli": "one file a verb",
 }
@@ -68,6 +69,17 @@ FLOWS = {
         ("comparison.pair_onnx", "inspection.matching.matcher", "nodes"),
         ("comparison.layers", "comparison.divergence", "first divergence"),
         ("comparison.layers", "comparison.regions", "several nodes of one operator"),
+    ],
+    "Engines": [
+        ("cli.engines", "benchmark.try_engines", "model, reference, sizes"),
+        ("benchmark.try_engines", "benchmark.children", "candidates, inputs"),
+        ("benchmark.children", "benchmark.child", "request, result"),
+        ("benchmark.child", "engines.session", "run"),
+        ("benchmark.child", "benchmark.torch_candidate", "run PyTorch"),
+        ("benchmark.try_engines", "benchmark.older_runtimes", "environments"),
+        ("benchmark.try_engines", "numerics.error_metrics", "outputs"),
+        ("benchmark.try_engines", "comparison.compare", "first divergence"),
+        ("benchmark.try_engines", "benchmark.published", "engines that are not here"),
     ],
     "Edit": [
         ("cli.edit", "editing.recipe", "steps"),

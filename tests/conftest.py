@@ -66,6 +66,7 @@ SLOW = {
     "test_symbolic",
     "test_torch_operators",
     "test_transforms",
+    "test_try_engines",
     "test_types",
     "test_varying_sizes",
     "test_without_torch",

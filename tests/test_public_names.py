@@ -34,6 +34,7 @@ NAMES = {
     "rewrite",
     "session",
     "symbolic",
+    "try_engines",
     "verify",
 }
 

@@ -111,6 +111,13 @@ def test_an_input_that_nothing_reads_is_still_taken() -> None:
     assert session(np.float32([1]), np.float32([2])).tolist() == [-1]
 
 
+def test_an_output_without_a_dtype_gets_openvinos() -> None:
+    """As a tensor inside that is made an output: numpy takes '?' for bool."""
+    model = model_of("(float[n] a) => (b) { b = Cast<to = 7>(a) }")
+    assert model.graph.outputs[0].dtype is None
+    assert tp.session(model, "openvino")(np.float32([3])).dtype == np.int64
+
+
 def test_bodies_of_functions_are_run() -> None:
     body = '(float[n] a) => (float[n] b) { b = mine.Twice(a) } <domain: "mine", opset_import: ["" : 17]> '
     session = tp.session(model_of(body + "Twice (x) => (y) { y = Add(x, x) }"), "openvino")
@@ -132,6 +139,7 @@ def test_outputs_wanted_come_in_the_order_asked_for() -> None:
             "mm",
             "MatMul",
         ),
+        ("(float[n] a) => (float[n] b) { [opt] o = Optional(a) b = OptionalGetElement(o) }", "opt", "Optional with"),
         ("(string[n] a) => (string[n] b) { b = Identity(a) }", "", "'a' holds strings"),
     ],
 )

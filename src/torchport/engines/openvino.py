@@ -8,6 +8,7 @@ reads, and names nodes by the tensors they make. Here it takes and gives what th
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import re
 import tempfile
@@ -182,7 +183,8 @@ class OpenVinoRunner(Runner):
     def __init__(self, compiled: ov.CompiledModel, model: ir.Model) -> None:
         self.compiled, self._model = compiled, model
         self.inputs = tensor_infos(v for v in model.graph.inputs if str(v.name) not in model.graph.initializers)
-        self.outputs = tensor_infos(model.graph.outputs)
+        given = zip(tensor_infos(model.graph.outputs), compiled.outputs, strict=True)
+        self.outputs = tuple(info if info.dtype in _TYPES else _typed(info, port) for info, port in given)
         self.bounds = read_bounds(model.metadata_props)
         self.findings = _findings(model)
         read = {name: index for index, port in enumerate(compiled.inputs) for name in port.get_names()}
@@ -224,6 +226,12 @@ class OpenVinoRunner(Runner):
         if tuple(tensor.shape) != buffer.shape:
             raise unfit_buffer(name, buffer.shape, tuple(tensor.shape))
         return buffer
+
+
+def _typed(info: TensorInfo, port: Any) -> TensorInfo:
+    """Return an output whose dtype the model does not say, a tensor inside say, with the one that OpenVINO gives it."""
+    kind = port.get_element_type()
+    return dataclasses.replace(info, dtype=next((name for name, own in _TYPES.items() if own == kind), "float32"))
 
 
 def _findings(model: ir.Model) -> tuple[Finding, ...]:
@@ -283,8 +291,8 @@ def _engine_error(what: str, error: Exception, model: ir.Model) -> EngineError:
 
 
 def _no_operator(names: str, model: ir.Model) -> EngineError:
-    """Return the error for operators that OpenVINO does not have; it lists them as ``domain.Operator``."""
-    kinds = {name.strip().rpartition(".")[2] for name in names.split(",")}
+    """Return the error for operators that OpenVINO does not have; it lists them as ``domain.Operator-17``."""
+    kinds = {re.sub(r"-\d+$", "", name.strip()).rpartition(".")[2] for name in names.split(",")}
     if "SequenceMark" in names:  # its own operator, for those that make sequences
         kinds |= {n.op_type for n in all_nodes(model) if "Sequence" in n.op_type}
     node = next((n for n in all_nodes(model) if n.op_type in kinds), None)
