@@ -1,11 +1,13 @@
 """What a session costs over bare ONNX Runtime and OpenVINO: `make bench-engines`.
 
-Calls are interleaved, so that what else the machine does hits all alike; medians are over 10,000 calls of a small model.
-Copies are looked for with an input of 64 MiB: a call that copied it would take milliseconds more.
+Calls are interleaved in an order that is drawn anew each time, so that what else the machine does, and what the call
+before left in the caches, hits all alike. Copies are looked for with an input of 64 MiB: a call that copied it would
+take milliseconds more.
 """
 
 from __future__ import annotations
 
+import random
 import statistics
 import sys
 import tempfile
@@ -31,8 +33,10 @@ SUM = '<ir_version: 8, opset_import: ["" : 17]> g (float[n] x) => (float[1] y) {
 def interleaved(runs: Mapping[str, Callable[[], Any]], calls: int) -> dict[str, float]:
     """Return the median of each in microseconds."""
     times: dict[str, list[int]] = {name: [] for name in runs}
+    order = list(runs.items())
     for _ in range(calls):
-        for name, run in runs.items():
+        random.shuffle(order)
+        for name, run in order:
             start = time.perf_counter_ns()
             run()
             times[name].append(time.perf_counter_ns() - start)

@@ -244,12 +244,23 @@ class OrtRunner(Runner):
                 raise unfit_buffer(found[1], buffers[found[1]].shape, found[2].split(",")) from error
             raise _engine_error("ONNX Runtime fails while running the model", error) from error
 
+    def _run_values(self, feeds: Mapping[str, Array], only: Sequence[str] | None) -> Sequence[Array]:
+        known = {o.name: o for o in self.outputs}
+        wanted = self.outputs if only is None else [known[name] for name in only]
+        values = {name: _to_value(array) for name, array in feeds.items()}
+        outputs = self.session.run_with_ort_values([o.name for o in wanted], {**values, **self._weights}, self._options)
+        return [_from_value(value, info.dtype) for value, info in zip(outputs, wanted, strict=True)]
+
     def _run_bound(
         self, feeds: Mapping[str, Array], buffers: Mapping[str, Array], names: Sequence[str]
     ) -> Sequence[Array]:
         binding = self.session.io_binding()
-        values = {name: _to_value(array) for name, array in feeds.items()}
-        for name, value in {**values, **self._weights}.items():
+        for name, array in feeds.items():
+            if array.dtype.name in _LENT or array.dtype.kind in "OU":
+                binding.bind_ortvalue_input(name, _to_value(array))
+            else:
+                binding.bind_cpu_input(name, array)
+        for name, value in self._weights.items():
             binding.bind_ortvalue_input(name, value)
         for name in names:
             if name in buffers:
@@ -257,17 +268,12 @@ class OrtRunner(Runner):
                 binding.bind_output(name, "cpu", 0, buffer.dtype, buffer.shape, buffer.ctypes.data)
             else:
                 binding.bind_output(name)
-        self.session.run_with_iobinding(binding, self._options)
+        self.session.run_with_iobinding(binding)  # options would take ten times as long as a small run
+        if len(buffers) == len(names):
+            return [buffers[name] for name in names]
         known = {o.name: o for o in self.outputs}
         outputs = zip(names, binding.get_outputs(), strict=True)
         return [buffers[n] if n in buffers else _from_value(value, known[n].dtype) for n, value in outputs]
-
-    def _run_values(self, feeds: Mapping[str, Array], only: Sequence[str] | None) -> Sequence[Array]:
-        known = {o.name: o for o in self.outputs}
-        wanted = self.outputs if only is None else [known[name] for name in only]
-        values = {name: _to_value(array) for name, array in feeds.items()}
-        outputs = self.session.run_with_ort_values([o.name for o in wanted], {**values, **self._weights}, self._options)
-        return [_from_value(value, info.dtype) for value, info in zip(outputs, wanted, strict=True)]
 
 
 def _to_value(array: Array) -> ort.OrtValue:
