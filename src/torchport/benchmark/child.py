@@ -165,12 +165,12 @@ def _failure(error: BaseException) -> dict[str, Any]:
     """Return why a candidate failed, as far as the exception tells."""
     memory = isinstance(error, MemoryError) or any(w in str(error) for w in ("bad_alloc", "Failed to allocate memory"))
     lines = str(getattr(error, "what", error)).strip().splitlines()
+    own = "" if hasattr(error, "what") else f"{type(error).__name__}: "
     return {
         "refused": type(error).__name__ if not memory else "MemoryError",
-        "reason": "out of memory" if memory else (lines[0] if lines else type(error).__name__),
+        "reason": "out of memory" if memory else own + (lines[0] if lines else "no reason given"),
         "node": getattr(error, "node", ""),
         "next_step": getattr(error, "next_step", None) or "",
-        "user": getattr(error, "exit_code", 1) == 2,
     }
 
 

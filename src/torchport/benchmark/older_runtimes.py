@@ -42,7 +42,8 @@ def environment_of(runtime: str) -> Path:
 def _install(runtime: str, folder: Path, python: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)  # what an interrupted one left
     folder.parent.mkdir(parents=True, exist_ok=True)
-    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", runtime, "numpy", "ml_dtypes"]
+    packages = [runtime, "numpy<2" if _before_numpy_2(runtime) else "numpy", "ml_dtypes"]
+    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *packages]
     for command in ([sys.executable, "-m", "venv", str(folder)], pip):
         made = subprocess.run(command, capture_output=True, text=True)
         if made.returncode:
@@ -53,3 +54,9 @@ def _install(runtime: str, folder: Path, python: Path) -> None:
                 where=f"--runtime {runtime}",
                 next_step=f"name a release that has a wheel for Python {sys.version_info[0]}.{sys.version_info[1]}",
             )
+
+
+def _before_numpy_2(runtime: str) -> bool:
+    """Check that a release was built for numpy 1; its wheel does not say so."""
+    version = runtime.partition("==")[2].split(".")
+    return (int(version[0]), int(version[1])) < (1, 19)

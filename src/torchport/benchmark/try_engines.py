@@ -222,31 +222,32 @@ class _Trying:
         try:
             if against is not None:
                 self._take_reference(against)
-            for candidate in self._candidates(against, engines, pythons):
+            candidates = list(self._candidates(engines, pythons))
+            for candidate in [*candidates, *self._torch_candidates(against)]:
                 self._say(f"trying {candidate.label}")
                 rows.append(self._row(candidate))
             if engines is None:
                 rows += [self._listed(missing, how) for missing, how in self._not_here().items()]
             for opset in SUPPORTED if opsets else ():
                 self._say(f"trying opset {opset}")
-                by_opset.append(self._opset(opset, engines or engine_names()))
+                by_opset.append(self._opset(opset, candidates))
         except KeyboardInterrupt:
             interrupted = True
         shapes = {n: a.shape for n, a in self._feeds.items()}
         return EngineTable(name, self._reference_name, shapes, tuple(rows), tuple(by_opset), (), interrupted)
 
-    def _candidates(
-        self, against: Any, engines: Sequence[str] | None, pythons: Mapping[str, str]
-    ) -> Iterator[Candidate]:
+    def _candidates(self, engines: Sequence[str] | None, pythons: Mapping[str, str]) -> Iterator[Candidate]:
         names = list(engines or sorted(engine_names(), key=lambda n: n != DEFAULT))
         common = dataclasses.asdict(self._common)
         for name in names:
             yield Candidate(name, "engine", self._path, engine=name, **common)
         for runtime, python in pythons.items():
-            yield Candidate(runtime.partition("==")[0], "bare", self._path, python=python, **common)
-        if isinstance(against, str):
-            for mode in MODES:
-                yield Candidate(mode, "torch", against, mode=mode, **common)
+            yield Candidate(runtime, "bare", self._path, python=python, **common)
+
+    def _torch_candidates(self, against: Any) -> Iterator[Candidate]:
+        """Give PyTorch's own candidates; a child process can open a source, and no model in memory."""
+        for mode in MODES if isinstance(against, str) else ():
+            yield Candidate(mode, "torch", against, mode=mode, **dataclasses.asdict(self._common))
 
     def _take_reference(self, against: Any) -> None:
         """Ask PyTorch for the answers that are right."""
@@ -357,17 +358,16 @@ class _Trying:
 
     # Opsets
 
-    def _opset(self, opset: int, engines: Sequence[str]) -> OpsetRow:
+    def _opset(self, opset: int, candidates: Sequence[Candidate]) -> OpsetRow:
         try:
             converted = convert(self._model, opset)
         except OpsetError as error:
             return OpsetRow(opset, {}, ": ".join(filter(None, [error.what, ", ".join(error.blockers[:3])])))
         with tempfile.TemporaryDirectory(prefix="torchport-") as folder:
             path = str(onnx_files.save(converted, Path(folder) / "model.onnx", check=False))
-            return OpsetRow(opset, {name: self._in_opset(path, name) for name in engines})
+            return OpsetRow(opset, {c.label: self._in_opset(dataclasses.replace(c, model=path)) for c in candidates})
 
-    def _in_opset(self, path: str, engine: str) -> str:
-        candidate = Candidate(engine, "engine", path, engine=engine, **dataclasses.asdict(self._common))
+    def _in_opset(self, candidate: Candidate) -> str:
         outcome = self._run(candidate, 0)
         if outcome.outputs is None:
             return self._failed(candidate, outcome.facts).status
