@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo check test lint pytest test-torch test-parts golden bench-export bench-zoo bench-libraries bench-operators bench-databases bench-graph bench-rewrite bench-compare bench-native fuzz clean
+.PHONY: demo check test lint pytest test-torch test-parts golden bench-export bench-zoo bench-libraries bench-operators bench-databases bench-graph bench-rewrite bench-compare bench-engines bench-native fuzz clean
 
 demo: .venv/installed
 	$(BIN)/torchport export examples/01_first_export/model.py:Net --dynamic image:0=batch -o examples/01_first_export/model.onnx
@@ -68,6 +68,10 @@ bench-graph: .venv/installed
 # Faults planted in real models, and whether compare names them; beside torch's comparison of intermediates.
 bench-compare: .venv-zoo/installed
 	.venv-zoo/bin/python benchmarks/compare/run.py
+
+# What a call of a session costs over bare ONNX Runtime and OpenVINO, and whether inputs are copied.
+bench-engines: .venv/installed
+	$(BIN)/python benchmarks/engines.py
 
 # The C++ runner: latency beside the C++ API by hand, first answer beside Python, 1,000 starts, the generated project.
 bench-native: .venv/installed

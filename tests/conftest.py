@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from hypothesis import settings
-from torch import nn
+from small_net import SmallNet
 
 import torchport as tp
 from torchport.engines import registry
@@ -68,6 +68,7 @@ SLOW = {
     "test_symbolic",
     "test_torch_operators",
     "test_transforms",
+    "test_try_engines",
     "test_types",
     "test_varying_sizes",
     "test_without_torch",
@@ -83,20 +84,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 settings.register_profile("torchport", deadline=None)  # two processes share two cores: a time limit fails at random
 settings.load_profile("torchport")
-
-
-class SmallNet(nn.Module):
-    """A convolution, a norm and a linear layer, with a default argument and two outputs."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(3, 8, 3, padding=1)
-        self.norm = nn.BatchNorm2d(8)
-        self.fc = nn.Linear(8, 5)
-
-    def forward(self, x: torch.Tensor, scale: float = 1.0) -> dict[str, torch.Tensor]:
-        pooled = torch.relu(self.norm(self.conv(x))).mean((2, 3))
-        return {"logits": self.fc(pooled) * scale, "pooled": pooled}
 
 
 @pytest.fixture(scope="session")

@@ -35,6 +35,7 @@ NAMES = {
     "rewrite",
     "session",
     "symbolic",
+    "try_engines",
     "verify",
 }
 

@@ -130,9 +130,10 @@ def _satisfies(found: str, need: str) -> bool:
 
 def _engines() -> list[Check]:
     """Load each engine. Without any, or with an old one, the environment was made for another version of torchport."""
-    from torchport.engines.registry import DEFAULT, engine_names
+    from torchport.engines.registry import DEFAULT, engine_names, missing_engines
 
-    return [_engine(name) for name in engine_names() or (DEFAULT,)]
+    absent = [Check("engines", n, "optional", "not installed", how) for n, how in missing_engines().items()]
+    return [*(_engine(name) for name in engine_names() or (DEFAULT,)), *absent]
 
 
 def _engine(name: str) -> Check:

@@ -6,6 +6,7 @@ bfloat16 or float8 of its own; `ml_dtypes` lends them.
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,17 +39,25 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 
 def is_torch(value: object) -> bool:
     """Whether `value` is a torch tensor, without importing torch for values that are not."""
-    return type(value).__module__.startswith("torch") or _has_torch_base(value)
+    kind: type = type(value)
+    return _is_torch_type(kind)
 
 
-def _has_torch_base(value: object) -> bool:
-    return any(base.__module__ == "torch" and base.__name__ == "Tensor" for base in type(value).__mro__)
+@functools.cache
+def _is_torch_type(kind: type) -> bool:
+    named = any(base.__module__ == "torch" and base.__name__ == "Tensor" for base in kind.__mro__)
+    return named or kind.__module__.startswith("torch")
 
 
 def to_numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
     """A numpy array of the tensor's values, sharing memory where it can."""
     import torch
 
+    if type(tensor) is torch.Tensor:
+        try:
+            return tensor.numpy()
+        except (RuntimeError, TypeError):
+            pass  # one that needs what follows
     if tensor.layout != torch.strided or tensor.dtype == torch.complex32:
         kind = "complex32" if tensor.layout == torch.strided else str(tensor.layout).removeprefix("torch.")
         raise InputError(
@@ -76,10 +85,10 @@ def to_torch(array: np.ndarray[Any, Any]) -> torch.Tensor:
     """A torch tensor of the array's values; the array is copied where torch may not write to it."""
     import torch
 
-    name = array.dtype.name
-    if not array.flags.writeable or not array.flags.c_contiguous:
+    flags = array.flags
+    if not (flags.writeable and flags.c_contiguous):
         array = np.array(array, order="C")
-    if name in _LENT:
+    if array.dtype.isbuiltin != 1 and (name := array.dtype.name) in _LENT:
         bits = np.int16 if name == "bfloat16" else np.uint8
         return torch.from_numpy(array.view(bits)).view(getattr(torch, name))
     return torch.from_numpy(array)

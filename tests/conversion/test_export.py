@@ -488,7 +488,7 @@ def test_a_file_is_proven_against_its_source(onnx_file: Path, small_net: nn.Modu
 
 
 def test_another_training_of_the_same_model_is_noticed(onnx_file: Path) -> None:
-    from tests.conftest import SmallNet
+    from small_net import SmallNet
 
     torch.manual_seed(1)
     proof = tp.verify(onnx_file, SmallNet().eval())

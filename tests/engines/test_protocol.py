@@ -19,12 +19,13 @@ import pytest
 import torchport as tp
 from torchport.engines import registry
 from torchport.engines.onnxruntime.engine import OnnxRuntime
+from torchport.engines.openvino import OpenVino
 from torchport.engines.protocol import Capabilities, Engine, OpenOptions, one_node, use_of
 from torchport.engines.reference import ReferenceEngine
 from torchport.errors import EngineMissingError
 
 ROOT = Path(__file__).parents[2]
-ENGINES = [OnnxRuntime(), ReferenceEngine()]
+ENGINES = [OnnxRuntime(), OpenVino(), ReferenceEngine()]
 
 
 def model_of(body: str, opset: int = 17) -> ir.Model:
@@ -132,6 +133,18 @@ def test_an_environment_without_engines_says_what_to_install(monkeypatch: pytest
     assert not tp.doctor().healthy
 
 
+def test_an_engine_whose_package_is_missing_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    absent = EntryPoint("warp", "torchport.engines.warp:Warp [warp_speed]", registry.GROUP)
+    entries = {**registry._entries(), "warp": absent}
+    monkeypatch.setattr(registry, "_entries", lambda: entries)
+    assert "warp" not in registry.engine_names()
+    with pytest.raises(EngineMissingError, match="the engine 'warp' is not installed") as caught:
+        tp.session(model_of("(float[n] x) => (float[n] y) { y = Exp(x) }"), "warp")
+    assert caught.value.next_step == 'pip install "torchport[warp_speed]"'
+    [check] = [c for c in tp.doctor().checks if c.name == "warp"]
+    assert check.status == "optional"
+
+
 def test_what_is_no_engine_is_refused_by_name(register_engine: Callable[[str, type[Engine]], None]) -> None:
     register_engine("odd", dict)  # type: ignore[arg-type]
     with pytest.raises(EngineMissingError, match=r"the engine 'odd' cannot be used: .* is no subclass of"):
@@ -153,10 +166,14 @@ def test_no_engine_is_named_outside_its_own_module() -> None:
     named = {
         path.relative_to(source).as_posix()
         for path in source.rglob("*.py")
-        if "engines/onnxruntime/" not in path.as_posix()
-        and re.search(r"""["'](onnxruntime|openvino|reference)["']""", path.read_text())
+        if not re.search(r"engines/(onnxruntime/|openvino\.py|tensorrt\.py)", path.as_posix())
+        and re.search(r"""["'](onnxruntime|openvino|reference|tensorrt)["']""", path.read_text())
     }
-    assert named - set(PACKAGES) == {"engines/registry.py", "comparison/sides.py"}  # there it is no engine
+    assert named - set(PACKAGES) == {
+        "engines/registry.py",
+        "comparison/sides.py",  # there it is no engine
+        "bundles/cpp_project.py",  # the engines of the C++ library
+    }
 
 
 # The example of CONTRIBUTING.md

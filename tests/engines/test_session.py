@@ -50,9 +50,10 @@ def test_a_model_in_memory_answers_as_its_file(session: tp.Session, exported: tp
     np.testing.assert_allclose(in_memory(X.numpy())[0], session(X.numpy())[0], rtol=1e-5, atol=1e-6)
 
 
-def test_the_reference_engine_answers_alike(exported: tp.Exported, session: tp.Session) -> None:
-    reference = tp.session(exported.model, engine="reference")
-    np.testing.assert_allclose(reference(X.numpy())[0], session(X.numpy())[0], rtol=1e-4, atol=1e-5)
+@pytest.mark.parametrize("engine", ["openvino", "reference"])
+def test_other_engines_answer_alike(engine: str, exported: tp.Exported, session: tp.Session) -> None:
+    other = tp.session(exported.model, engine=engine)
+    np.testing.assert_allclose(other(X.numpy())[0], session(X.numpy())[0], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +119,7 @@ def test_an_unknown_operator_is_refused_by_name() -> None:
 
 
 def test_a_missing_engine_lists_those_there(onnx_file: Path) -> None:
-    with pytest.raises(EngineMissingError, match="onnxruntime, reference"):
+    with pytest.raises(EngineMissingError, match="onnxruntime, openvino, reference"):
         tp.session(onnx_file, engine="warp")
 
 

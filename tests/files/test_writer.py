@@ -57,6 +57,20 @@ def test_torch_and_lazy_and_strided_tensors_are_written(tmp_path: Path) -> None:
             assert np.array_equal(again[name].const_value.numpy(), tensor.numpy()), name
 
 
+def test_openvino_takes_a_file_of_two_opsets_for_an_onnx_file(tmp_path: Path) -> None:
+    """It does not where the first three fields of a file are an IR version and two opsets."""
+    import openvino as ov
+
+    text = '<ir_version: 8, opset_import: ["" : 17, "mine" : 1]> g (float[n] a) => (float[n] b) { b = Relu(a) }'
+    model = ir.from_onnx_text(text)
+    save(model, tmp_path / "m.onnx")
+    assert ov.Core().read_model(tmp_path / "m.onnx").outputs[0].get_any_name() == "b"
+    again = load(tmp_path / "m.onnx")
+    assert again.opset_imports == model.opset_imports
+    save(again, tmp_path / "again.onnx")
+    assert (tmp_path / "again.onnx").read_bytes() == (tmp_path / "m.onnx").read_bytes()
+
+
 def test_metadata_is_kept_and_does_not_grow(tmp_path: Path) -> None:
     proto = proto_of(node("Constant", value=numpy_helper.from_array(square(), "c")), weights={"b": np.ones(2)})
     for tensor in (proto.graph.initializer[0], proto.graph.node[0].attribute[0].t):

@@ -9,8 +9,13 @@ import pytest
 import torch
 
 from torchport.errors import InputError
-from torchport.inputs.binding import bind, flat, nested
-from torchport.results import TensorInfo
+from torchport.inputs.binding import Binder, flat, nested
+from torchport.results import Bound, TensorInfo
+
+
+def bind(feeds: dict[str, Any], infos: list[TensorInfo]) -> dict[str, Any]:
+    return Binder(infos).bind(feeds)[0]
+
 
 IMAGE = TensorInfo("image", "float32", ("batch", 3))
 MASK = TensorInfo("mask", "int64", ("batch",))
@@ -40,6 +45,33 @@ def test_what_does_not_fit_is_named(feeds: dict[str, Any], message: str) -> None
     with pytest.raises(InputError) as caught:
         bind(feeds, [IMAGE, MASK])
     assert caught.value.what == message
+
+
+def test_contiguous_inputs_are_not_copied() -> None:
+    tensor = torch.ones(2, 3)
+    assert np.shares_memory(bind({"image": X}, [IMAGE])["image"], X)
+    assert bind({"image": tensor}, [IMAGE])["image"].ctypes.data == tensor.data_ptr()
+
+
+def test_numbers_of_the_other_byte_order_keep_their_values() -> None:
+    bound = bind({"image": X.astype(">f4")}, [IMAGE])["image"]
+    assert bound.dtype.isnative
+    np.testing.assert_array_equal(bound, X)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ((2, 3), "dimension 'batch' has two sizes: 2 and 3"),
+        ((6, 6), "dimension 'batch' is 6; the model was exported for batch multiples of 4"),
+    ],
+)
+def test_a_dimension_has_one_size_that_the_model_is_good_for(sizes: tuple[int, int], message: str) -> None:
+    binder = Binder([IMAGE, MASK], {"batch": Bound(step=4)})
+    with pytest.raises(InputError) as caught:
+        binder.bind({"image": np.ones((sizes[0], 3), np.float32), "mask": np.ones(sizes[1], np.int64)})
+    assert caught.value.what == message
+    binder.bind({"image": np.ones((8, 3), np.float32), "mask": np.ones(8, np.int64)})
 
 
 def test_a_close_name_is_offered_among_the_missing_ones() -> None:

@@ -15,9 +15,9 @@ import onnx_ir as ir
 import pytest
 from made_models import good, node, proto_of, square, written
 from onnx import helper
+from small_net import SmallNet
 
 import torchport as tp
-from conftest import SmallNet
 from torchport.errors import FileError, OptionError
 
 

@@ -71,6 +71,30 @@ library_option = click.option(
 )
 
 
+def engine_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --threads and --option, for the engine that runs a model."""
+    for option in (
+        click.option(
+            "--option",
+            "engine_options",
+            multiple=True,
+            metavar="NAME=VALUE",
+            callback=_named_values,
+            help="An option of the engine, graph_optimization=basic say; docs/engines.md lists them.",
+        ),
+        click.option("--threads", type=int, metavar="N", help="Threads to compute with.  [default: the engine's]"),
+    ):
+        function = option(function)
+    return function
+
+
+def _named_values(context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> dict[str, str]:
+    for text in texts:
+        if not all(text.partition("=")[::2]):
+            raise click.BadParameter(f"'{text}' is not NAME=VALUE")
+    return dict(text.split("=", 1) for text in texts)
+
+
 def load(model: str, *, seed: int, trust: bool) -> Any:
     """Load the model named on the command line.
 

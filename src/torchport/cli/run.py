@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from torchport.cli.ops import load_libraries
-from torchport.cli.options import library_option
+from torchport.cli.options import engine_options, library_option
 from torchport.cli.output import common, print_json, progress
 from torchport.engines.registry import DEFAULT
 from torchport.errors import InputError
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     help="Show tensors inside too: names, 'relu_*', or modules of the PyTorch model.",
 )
 @click.option("--engine", default=DEFAULT, show_default=True, help="What runs the model.")
+@engine_options
 @library_option
 @click.option("--seed", default=0, show_default=True, help="Seed for made-up inputs.")
 @common
@@ -47,6 +48,8 @@ def command(
     output: str | None,
     watch: tuple[str, ...],
     engine: str,
+    threads: int | None,
+    engine_options: dict[str, str],
     libraries: tuple[str, ...],
     seed: int,
     as_json: bool,
@@ -66,17 +69,21 @@ def command(
         if output is not None:
             arrays.check_output(output)
         model = expose(file, watch) if watch else file
-        session = open_session(model, engine, libraries=load_libraries(libraries))
+        paths = load_libraries(libraries)
+        session = open_session(model, engine, threads=threads, options=engine_options, libraries=paths)
         feeds = read(session.inputs, inputs, seed)
         say("running")
         outputs = session.run(feeds)
     if output is not None:
         arrays.save(output, outputs)
     if as_json:
-        print_json({"outputs": {n: arrays.summary(a) for n, a in outputs.items()}, "path": output})
+        shown = {n: arrays.summary(a) for n, a in outputs.items()}
+        print_json({"outputs": shown, "path": output, "findings": session.findings})
         return
     for name in session.in_python:
         click.echo(f"note: {name} has no kernel; PyTorch ran it", err=True)
+    for finding in session.findings:
+        click.echo(f"note: {finding}", err=True)
     for name, array in outputs.items():
         click.echo(f"{name}: {arrays.one_line(array)}")
     if output is not None:

@@ -12,24 +12,58 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 from onnx import helper
 
+from torchport.inputs.binding import unfit_buffer
 from torchport.results import Bound, Finding, TensorInfo
 from torchport.tensors import Array
 
 
 @dataclasses.dataclass(frozen=True)
 class OpenOptions:
-    """How a model is opened.
+    """How a model is opened; plain data, so that another process can open a model the same way.
 
     Attributes:
         libraries: operator libraries that the user trusts, by path.
+        threads: the number of threads to compute with; None for the engine's own choice.
+        settings: what only this engine knows, by name; checked against its `settings`.
     """
 
     libraries: tuple[str | os.PathLike[str], ...] = ()
+    threads: int | None = None
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """An option that one engine takes.
+
+    Attributes:
+        about: one line for the user.
+        kind: `str`, `bool`, `int`, or `list` of texts; None if only words are taken.
+        words: the words that are taken.
+        least: the smallest number that is taken.
+        most: the largest.
+    """
+
+    about: str
+    kind: type | None = None
+    words: tuple[str, ...] = ()
+    least: int = 1
+    most: int = 1 << 16
+
+    @property
+    def taken(self) -> str:
+        """Return what may be given, for a message."""
+        kinds = {bool: "true or false", int: f"a number from {self.least} to {self.most}", str: "a text"}
+        kinds[list] = "a list of names"
+        words = [f"one of {', '.join(self.words)}"] if self.words else []
+        return " or ".join([*words, *([kinds[self.kind]] if self.kind else [])])
 
 
 class Runner(abc.ABC):
@@ -38,12 +72,14 @@ class Runner(abc.ABC):
     Attributes:
         in_python: operators that PyTorch runs, because the engine has no kernel of them.
         bounds: sizes that the model is good for, by dimension, from the model's metadata.
+        findings: what the user should know of how it runs, for instance which nodes another device runs.
     """
 
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
     in_python: tuple[str, ...] = ()
     bounds: Mapping[str, Bound] = MappingProxyType({})
+    findings: tuple[Finding, ...] = ()
 
     @abc.abstractmethod
     def run(self, feeds: Mapping[str, Array], only: Sequence[str] | None = None) -> Sequence[Array]:
@@ -56,6 +92,39 @@ class Runner(abc.ABC):
         Raises:
             EngineError: the engine fails, with the `node` at fault where the engine names it.
         """
+
+    def run_into(
+        self, feeds: Mapping[str, Array], buffers: Mapping[str, Array], only: Sequence[str] | None = None
+    ) -> Sequence[Array]:
+        """Return the outputs as `run` does; those with a buffer are written into it.
+
+        An engine that can compute into a caller's memory does without the copy.
+
+        Args:
+            feeds: every input by name.
+            buffers: C-contiguous arrays by the names of outputs, each of the output's dtype.
+            only: names of the outputs to compute; all if None.
+
+        Raises:
+            InputError: a buffer has another shape than its output.
+        """
+        names = [o.name for o in self.outputs] if only is None else list(only)
+        return [
+            copied_into(name, array, buffers[name]) if name in buffers else array
+            for name, array in zip(names, self.run(feeds, only), strict=True)
+        ]
+
+
+def copied_into(name: str, array: Array, buffer: Array) -> Array:
+    """Return the buffer with an output's numbers in it.
+
+    Raises:
+        InputError: their shapes differ.
+    """
+    if array.shape != buffer.shape:
+        raise unfit_buffer(name, buffer.shape, array.shape)
+    np.copyto(buffer, array)
+    return buffer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +174,19 @@ class Capabilities:
 
 
 class Engine(abc.ABC):
-    """A library that runs ONNX models."""
+    """A library that runs ONNX models.
+
+    Attributes:
+        settings: the options that only this engine takes.
+        takes_threads: the number of threads can be set.
+    """
+
+    settings: Mapping[str, Setting] = MappingProxyType({})
+    takes_threads: bool = False
+
+    def setting(self, name: str) -> Setting | None:
+        """Return the setting of that name; None if there is none."""
+        return self.settings.get(name)
 
     @abc.abstractmethod
     def open(self, model: Path | ir.Model, options: OpenOptions) -> Runner:

@@ -24,7 +24,23 @@ _INSTALL = "install torchport again, with `pip install -e .` in a checkout: pip 
 
 def engine_names() -> tuple[str, ...]:
     """Return the names of the engines here: torchport's own and those that other packages register."""
-    return tuple(sorted(_entries()))
+    return tuple(sorted(name for name, entry in _entries().items() if _lacking(entry) is None))
+
+
+def missing_engines() -> dict[str, str]:
+    """Return the names of torchport's engines whose package is not installed, each with the command to install it."""
+    return {name: _command(extra) for name, entry in sorted(_entries().items()) if (extra := _lacking(entry))}
+
+
+def _lacking(entry: EntryPoint) -> str | None:
+    """Return the extra that an engine needs and that is not installed. It has the name of the module it brings."""
+    from importlib.util import find_spec
+
+    return next((extra for extra in entry.extras if find_spec(extra) is None), None)
+
+
+def _command(extra: str) -> str:
+    return f'pip install "torchport[{extra}]"'
 
 
 def find_engine(name: str) -> Engine:
@@ -42,6 +58,8 @@ def check_engine(name: str) -> None:
     known = engine_names()
     if not known:
         raise EngineMissingError(f"there is no engine '{name}' here, nor any other", next_step=_INSTALL)
+    if name in (missing := missing_engines()):
+        raise EngineMissingError(f"the engine '{name}' is not installed", next_step=missing[name])
     if name not in known:
         raise EngineMissingError(f"there is no engine '{name}' here", next_step=f"use one of: {', '.join(known)}")
 

@@ -144,6 +144,8 @@ def model_skeleton(model: ir.Model, location: str) -> tuple[ModelProto, list[ir.
 def message_pieces(proto: ModelProto, held: list[ir.TensorProtocol]) -> list[Piece]:
     """The message of a skeleton with `held` put back, as pieces to be written one after the other.
 
+    The graph comes last: a file that was cut off anywhere is no whole model.
+
     Raises:
         SaveError: it takes more than protobuf allows.
     """
@@ -152,11 +154,23 @@ def message_pieces(proto: ModelProto, held: list[ir.TensorProtocol]) -> list[Pie
     del proto.graph.initializer[:]
     graph = serialized(proto.graph)
     proto.ClearField("graph")
+    _keep_opsets_apart(proto)
     size = len(graph) + sum(len(p) if isinstance(p, bytes) else p.nbytes for p in initializers)
     head = serialized(proto) + _field(ModelProto, "graph", size) + graph
     if len(head) + size > PROTOBUF_LIMIT:
         raise _too_large(len(head) + size)
     return [head, *initializers]
+
+
+def _keep_opsets_apart(proto: ModelProto) -> None:
+    """Let another field, an empty one if need be, stand between the IR version and several opsets.
+
+    OpenVINO looks at the first three fields of a file and takes it for no ONNX model where two of them are the same.
+    """
+    first = ModelProto.DESCRIPTOR.fields_by_name["graph"].number
+    between = [field for field, _ in proto.ListFields() if 1 < field.number < first]
+    if len(proto.opset_import) > 1 and not between:
+        proto.domain = ""
 
 
 def write_pieces(parts: Iterable[Piece], sink: Sink) -> None:

@@ -1,8 +1,9 @@
-"""ONNX Runtime on the CPU, with the model's weights handed over without a copy."""
+"""ONNX Runtime, with the model's weights handed over without a copy."""
 
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import functools
 import re
 import threading
@@ -17,11 +18,12 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from torchport.engines import custom_operators
-from torchport.engines.onnxruntime import kernel_types, python_kernels, workarounds
+from torchport.engines.onnxruntime import kernel_types, python_kernels, session_options, workarounds
 from torchport.engines.onnxruntime.python_kernels import Needs
-from torchport.engines.protocol import Capabilities, Engine, OpenOptions, Prepared, Runner, identity_model
+from torchport.engines.protocol import Capabilities, Engine, OpenOptions, Prepared, Runner, Setting, identity_model
 from torchport.errors import EngineError
 from torchport.files import onnx_files
+from torchport.inputs.binding import unfit_buffer
 from torchport.irtools.metadata import read_bounds
 from torchport.irtools.serialization import settled
 from torchport.irtools.traversal import graphs
@@ -35,24 +37,31 @@ _OLDEST_OPSET = 7  # ONNX Runtime promises nothing below
 _IR_VERSION = 10  # one that every supported release reads
 _IR_OPSET = 21  # the same
 _NEWEST_IR_VERSION = 14  # adds element types only, which ONNX Runtime refuses where a model has them
+_PLAIN = OpenOptions()
 _QUIET = 4  # its messages come back as exceptions; printing them too helps nobody
 
 
 class OnnxRuntime(Engine):
-    """ONNX Runtime on the CPU."""
+    """ONNX Runtime on the CPU, or with the execution providers that are asked for."""
+
+    settings = session_options.SETTINGS
+    takes_threads = True
+
+    def setting(self, name: str) -> Setting | None:
+        return session_options.setting(name)
 
     def open(self, model: Path | ir.Model, options: OpenOptions) -> Runner:
         """Open a file as any user would, or a model in memory without holding its weights twice."""
         # a hostile file is refused before the engine sees it
         loaded = onnx_files.load(model) if isinstance(model, Path) else model
         needs = python_kernels.needs(loaded, options.libraries)
-        paths = [str(p) for p in needs.libraries]
+        how = dataclasses.replace(options, libraries=tuple(map(str, needs.libraries)))
         try:
             if needs.in_python:
-                return _InPython(lambda: _open_sharing(*_in_python(loaded, needs, paths)), needs.names_in_python)
+                return _InPython(lambda: _open_sharing(*_in_python(loaded, needs, how)), needs.names_in_python)
             if isinstance(model, Path) and readable_ir_version(loaded.ir_version) == loaded.ir_version:
-                return OrtRunner(_open(str(model), _options(paths)), loaded)
-            return _open_sharing(loaded, paths)
+                return OrtRunner(_open(str(model), _options(how), how), loaded, how=how)
+            return _open_sharing(loaded, how)
         except EngineError as error:
             raise _named(error, loaded, needs) from error
 
@@ -93,9 +102,9 @@ def _opens(model: onnx.ModelProto) -> bool:
     return True
 
 
-def _in_python(model: ir.Model, needs: Needs, paths: list[str]) -> tuple[ir.Model, list[str]]:
+def _in_python(model: ir.Model, needs: Needs, how: OpenOptions) -> tuple[ir.Model, OpenOptions]:
     copy, library = python_kernels.with_python_kernels(model, needs.in_python)
-    return copy, [*paths, library]
+    return copy, dataclasses.replace(how, libraries=(*how.libraries, library))
 
 
 def _named(error: EngineError, model: ir.Model, needs: Needs) -> EngineError:
@@ -118,10 +127,10 @@ def _named(error: EngineError, model: ir.Model, needs: Needs) -> EngineError:
     return custom_operators.no_kernel(model, nodes[0], looked_in=needs.libraries) if nodes else error
 
 
-def _options(libraries: Sequence[str] = ()) -> ort.SessionOptions:
-    options = ort.SessionOptions()
+def _options(how: OpenOptions = _PLAIN) -> ort.SessionOptions:
+    options = session_options.session_options(how)
     options.log_severity_level = _QUIET
-    for path in libraries:
+    for path in map(str, how.libraries):
         _stay_loaded(path)
         options.register_custom_ops_library(path)
     return options
@@ -137,23 +146,27 @@ def _stay_loaded(path: str) -> ctypes.CDLL:
     return ctypes.CDLL(path)
 
 
-def _open_sharing(model: ir.Model, libraries: Sequence[str] = ()) -> OrtRunner:
+def _open_sharing(model: ir.Model, how: OpenOptions) -> OrtRunner:
     """Open a model that stands next to the PyTorch model it came from: the weights are fed to each run, in place.
 
     A session that owns its weights copies them at least once, and again where it packs or reorders them. The kernels
     are the same; only optimizations that work on constant weights do not apply.
     """
     graph, arrays = weights_as_inputs(model)
-    options = _options(libraries)
+    options = _options(how)
     options.enable_cpu_mem_arena = False  # it would keep the memory of the largest case
-    return OrtRunner(_open(graph, options), model, {name: _to_value(a) for name, a in arrays.items()})
+    weights = {name: _to_value(a) for name, a in arrays.items()}
+    return OrtRunner(_open(graph, options, how), model, weights, how=how)
 
 
-def _open(source: Any, options: ort.SessionOptions) -> ort.InferenceSession:
+def _open(source: Any, options: ort.SessionOptions, how: OpenOptions = _PLAIN) -> ort.InferenceSession:
+    asked = session_options.asked_providers(how.settings)
     try:
-        return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+        session = ort.InferenceSession(source, options, providers=asked, enable_fallback=0)
     except Exception as error:
         raise _engine_error("ONNX Runtime refuses the model", error) from error
+    session_options.check_active([name for name, _ in asked], session.get_providers())
+    return session
 
 
 _ONLY_DECLARED = ("LSTM", "GRU", "RNN")  # registered for float64 too, but "does not support double yet" when run
@@ -179,11 +192,19 @@ def has_kernels(model: onnx.ModelProto) -> bool:
     return _has_kernels(model.SerializeToString(deterministic=True))
 
 
+_OTHER_SHAPE = re.compile(r"provided for output '(.*?)' of node .* computed output shape for this run is \{([\d,]*)\}")
+
+
 class OrtRunner(Runner):
     """Runs an ONNX Runtime session, bfloat16 included, which numpy has no type for."""
 
     def __init__(
-        self, session: ort.InferenceSession, model: ir.Model, weights: Mapping[str, ort.OrtValue] | None = None
+        self,
+        session: ort.InferenceSession,
+        model: ir.Model,
+        weights: Mapping[str, ort.OrtValue] | None = None,
+        *,
+        how: OpenOptions = _PLAIN,
     ) -> None:
         self.session = session
         self._weights = dict(weights or {})
@@ -191,8 +212,12 @@ class OrtRunner(Runner):
         given = [a for a in session.get_inputs() if a.name not in self._weights]
         self.inputs = tuple(_info(a, declared.get(a.name)) for a in given)
         self.outputs = tuple(_info(a, None) for a in session.get_outputs())
+        self._names = [o.name for o in self.outputs]
+        self._direct = {o.name for o in self.outputs if o.dtype not in _LENT}
         self.bounds = read_bounds(model.metadata_props)
         self._by_value = bool(self._weights) or any(i.dtype in _LENT for i in (*self.inputs, *self.outputs))
+        asked = [name for name, _ in session_options.asked_providers(how.settings)]
+        self.findings = session_options.fallbacks(session, asked)
         self._options = ort.RunOptions()
         self._options.log_severity_level = _QUIET
 
@@ -203,8 +228,21 @@ class OrtRunner(Runner):
             raise _engine_error("ONNX Runtime fails while running the model", error) from error
 
     def _run_arrays(self, feeds: Mapping[str, Array], only: Sequence[str] | None) -> Sequence[Array]:
-        outputs: Sequence[Array] = self.session.run(only, dict(feeds), self._options)
+        outputs: Sequence[Array] = self.session.run(only or self._names, feeds, self._options)
         return outputs
+
+    def run_into(
+        self, feeds: Mapping[str, Array], buffers: Mapping[str, Array], only: Sequence[str] | None = None
+    ) -> Sequence[Array]:
+        names = self._names if only is None else only
+        if not set(buffers) <= self._direct:
+            return super().run_into(feeds, buffers, only)
+        try:
+            return self._run_bound(feeds, buffers, names)
+        except Exception as error:
+            if found := _OTHER_SHAPE.search(str(error)):
+                raise unfit_buffer(found[1], buffers[found[1]].shape, found[2].split(",")) from error
+            raise _engine_error("ONNX Runtime fails while running the model", error) from error
 
     def _run_values(self, feeds: Mapping[str, Array], only: Sequence[str] | None) -> Sequence[Array]:
         known = {o.name: o for o in self.outputs}
@@ -212,6 +250,30 @@ class OrtRunner(Runner):
         values = {name: _to_value(array) for name, array in feeds.items()}
         outputs = self.session.run_with_ort_values([o.name for o in wanted], {**values, **self._weights}, self._options)
         return [_from_value(value, info.dtype) for value, info in zip(outputs, wanted, strict=True)]
+
+    def _run_bound(
+        self, feeds: Mapping[str, Array], buffers: Mapping[str, Array], names: Sequence[str]
+    ) -> Sequence[Array]:
+        binding = self.session.io_binding()
+        for name, array in feeds.items():
+            if array.dtype.name in _LENT or array.dtype.kind in "OU":
+                binding.bind_ortvalue_input(name, _to_value(array))
+            else:
+                binding.bind_cpu_input(name, array)
+        for name, value in self._weights.items():
+            binding.bind_ortvalue_input(name, value)
+        for name in names:
+            if name in buffers:
+                buffer = buffers[name]
+                binding.bind_output(name, "cpu", 0, buffer.dtype, buffer.shape, buffer.ctypes.data)
+            else:
+                binding.bind_output(name)
+        self.session.run_with_iobinding(binding)  # options would take ten times as long as a small run
+        if len(buffers) == len(names):
+            return [buffers[name] for name in names]
+        known = {o.name: o for o in self.outputs}
+        outputs = zip(names, binding.get_outputs(), strict=True)
+        return [buffers[n] if n in buffers else _from_value(value, known[n].dtype) for n, value in outputs]
 
 
 def _to_value(array: Array) -> ort.OrtValue:
