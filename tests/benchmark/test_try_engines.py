@@ -303,7 +303,13 @@ def test_a_mistake_on_the_command_line_exits_2(folder: Path, torchport: Cli, wor
 def test_an_interrupt_ends_the_children_and_prints_the_table_so_far(folder: Path) -> None:
     command = [str(Path(sys.executable).with_name("torchport")), "engines", "net.onnx", "--seconds", "60"]
     process = subprocess.Popen(
-        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
     )
     assert process.stderr is not None
     while "trying onnxruntime" not in process.stderr.readline():

@@ -205,7 +205,7 @@ def test_weights_and_modules_carry_the_models_own_names(exported: tp.Exported) -
     origins = {n.metadata_props.get("torchport.module") for n in exported.model.graph}
     assert {"norm", "fc"} <= origins  # the norm is folded into the convolution before it
     sources = {n.metadata_props.get("torchport.source", "") for n in exported.model.graph}
-    assert any(s.startswith("tests/conftest.py:") for s in sources)
+    assert any(s.startswith("tests/shared/small_net.py:") for s in sources)
     assert not any(k.startswith("pkg.torch") for n in exported.model.graph for k in n.metadata_props)
 
 

@@ -287,6 +287,7 @@ def test_the_garbage_collector_may_take_options_before_the_session() -> None:
     import onnxruntime
 
     from torchport.engines.onnxruntime.engine import _options
+    from torchport.engines.protocol import OpenOptions
     from torchport.files import onnx_files
 
     library = kernel_libraries.build([KERNELS])
@@ -295,7 +296,7 @@ def test_the_garbage_collector_may_take_options_before_the_session() -> None:
     op.onnx("tests::ScaleAdd")
     op.kernel(KERNELS)
     exported = tp.export(lambda a, b: op(a, b), (torch.randn(3), torch.randn(3)), route="export")
-    options = _options([str(library)])
+    options = _options(OpenOptions(libraries=(str(library),)))
     session = onnxruntime.InferenceSession(
         onnx_files.to_bytes(exported.model), options, providers=["CPUExecutionProvider"]
     )
