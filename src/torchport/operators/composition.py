@@ -78,7 +78,8 @@ def _inlined(
     whole program again, which takes seconds where a few calls take milliseconds.
 
     None where that is needed: for calls in the graphs of branches and loops, calls that write in place or whose result
-    is an output, and compositions that hold tensors of numbers or sizes that only values tell.
+    is an output, and compositions that hold tensors of numbers or sizes that only values tell, or give back an input,
+    which the program may write to afterwards.
     """
     by_name = {_name(op): function for op, function in wanted.items()}
     found = [(n, by_name.get(_name(n.target))) for n in operator_calls(program.graph_module)]
@@ -139,7 +140,16 @@ def _traced(node: torch.fx.Node, function: Callable[..., Any], wanted: Mapping[A
         return result
 
     graph = tracing.graph_of(call, values, dict(wanted))
-    return graph if graph is not None and not graph.find_nodes(op="get_attr") else None
+    if graph is None or graph.find_nodes(op="get_attr") or any(map(_shares_input, graph.output_node().all_input_nodes)):
+        return None
+    return graph
+
+
+def _shares_input(node: torch.fx.Node) -> bool:
+    """Check that a value is an input of its graph or a view of one."""
+    while node.op == "call_function" and registries.is_overload(node.target) and registries.gives_view(node.target):
+        node = node.all_input_nodes[0]
+    return node.op == "placeholder"
 
 
 def _insert(graph: torch.fx.Graph, node: torch.fx.Node, body: torch.fx.Graph) -> None:
@@ -172,6 +182,7 @@ def _with_graph(program: torch.export.ExportedProgram, graph: torch.fx.Graph) ->
         module_call_graph=program.module_call_graph,
         example_inputs=program.example_inputs,
         constants=program.constants,
+        verifiers=program.verifiers,  # the default one allows no call that writes in place
     )
 
 
