@@ -863,3 +863,27 @@ def test_a_capture_stops_once_its_time_is_over() -> None:
     axes = {"x": {1: torch.export.Dim.AUTO}}
     with time_limit(0.0), sampled_sizes(), pytest.raises(tp.errors.TimeLimitError, match="takes too long"):
         torch.export.export(SmallWindow(), (torch.randn(2, 10, 3),), dynamic_shapes=axes)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_dimension_of_an_ill_conditioned_model_is_proven_by_numbers_that_agree_as_a_whole(frozen: bool) -> None:
+    """Some numbers have the sine of a sum in them that two engines round differently."""
+
+    class Amplified(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mixed = nn.Linear(2000, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            noise = 0.005 * torch.sin(1e9 * self.mixed(x))
+            rows = x * (1.1 if frozen and x.shape[1] == 3 else 1.0)
+            return torch.cat([rows[..., :8] + noise, rows[..., 8:]], dim=-1)
+
+    model, example = Amplified(), torch.randn(2, 3, 2000)
+    if frozen:
+        with pytest.raises(tp.ProofError):
+            tp.export(model, (example,), dynamic={"x": {1: "length"}}, route="trace")
+        return
+    exported = tp.export(model, (example,), dynamic={"x": {1: "length"}})
+    moved = [c for c in exported.proof.cases if c.sizes["length"] != 3]
+    assert {c.verdict for c in moved} == {"ill-conditioned"}

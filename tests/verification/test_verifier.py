@@ -251,6 +251,28 @@ def test_a_costly_model_is_asked_little_and_says_so() -> None:
     assert any("takes long" in str(f) for f in proof.findings)
 
 
+def test_a_model_that_takes_a_second_is_asked_at_two_sizes_of_each_dimension() -> None:
+    exam = verifier(double, ProofInput("x", X, {0: Dim("n"), 1: Dim("m")}), seconds=2.0)
+    proof = exam.verify(candidate(lambda x: x * 2))
+    assert proof.passed
+    assert {c.sizes["n"] for c in proof.cases} == {3, 1, 4}
+    assert {c.sizes["m"] for c in proof.cases} == {4, 1, 5}
+    assert len(proof.cases) <= 7
+    assert any("two other sizes" in str(f) for f in proof.findings)
+
+
+def test_a_costly_model_that_takes_multiples_only_is_asked_at_multiples() -> None:
+    def halved_thrice(arrays: Sequence[Array]) -> list[Array]:
+        if arrays[0].shape[0] % 8:
+            raise ValueError("sizes of tensors must match")
+        return double(arrays)
+
+    exam = verifier(halved_thrice, ProofInput("x", np.ones((16, 2), np.float32), {0: Dim("n")}), seconds=6.0)
+    proof = exam.verify(candidate(lambda x: x * 2))
+    assert proof.passed
+    assert {c.sizes["n"] for c in proof.cases if c.verdict == "pass"} > {16}
+
+
 def test_a_costly_model_that_is_random_is_found_out() -> None:
     rng = np.random.default_rng()
     exam = verifier(lambda arrays: [arrays[0] + rng.standard_normal(arrays[0].shape).astype(np.float32)], seconds=6.0)

@@ -42,7 +42,7 @@ from torchport.irtools.types import tensor_infos
 from torchport.operators import registration
 from torchport.opset import convert as opsets
 from torchport.process import silence
-from torchport.results import Attempt, AttemptLine, Bound, Dim, Exported, Finding, Proof
+from torchport.results import Attempt, AttemptLine, Bound, Case, Dim, Exported, Finding, Proof
 from torchport.torch_compat import parts
 from torchport.verification.bounds import as_dims, dims_text, find_bounds
 from torchport.verification.equivalence import candidate
@@ -54,6 +54,7 @@ _UNPROVEN = "--allow-unproven (allow_unproven=True) saves it all the same"
 _LINE = re.compile(r"\.py:\d+")
 _SECONDS = 120  # that all captures and proofs may take, or
 _TIMES = 3  # times the first one's
+_SAME_DB = 60.0  # the SQNR of errors of 1e-3, float32's relative tolerance
 _FEWEST = 2  # captures at other sizes that a formula is taken from
 BRANCH_ROUNDS = 6  # further random values for a trace that may have frozen a branch
 
@@ -545,13 +546,20 @@ def _origin_of(node: str, model: ir.Model) -> str:
 
 
 def _unproven_dimension(proof: Proof, source: TorchModel) -> str:
-    """A dimension is proven only by a passing case at another size than the example's."""
+    """A dimension is proven only by a case at another size than the example's that passes.
+
+    One that is ill-conditioned will do where the numbers as a whole agree as closely as they have to one by one.
+    """
     sizes = example_sizes(source.inputs)
     for report in source.verifier.dimensions:
         moved = [c for c in proof.cases if c.sizes.get(report.name) not in (None, sizes[report.name])]
-        if report.accepted and not any(c.verdict == "pass" for c in moved):
+        if report.accepted and not any(_agrees(c) for c in moved):
             return f"dimension '{report.name}' was not proven at any size but {sizes[report.name]}"
     return ""
+
+
+def _agrees(case: Case) -> bool:
+    return case.verdict == "pass" or (case.verdict == "ill-conditioned" and case.sqnr >= _SAME_DB)
 
 
 def _harmless(captured: Captured) -> list[Finding]:

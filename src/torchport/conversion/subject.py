@@ -185,8 +185,8 @@ def _check_example(verifier: Verifier, inputs: Sequence[ProofInput], *, allow_ra
 
 
 def _first_outputs(reference: Reference, arrays: list[Array]) -> tuple[list[Array], float]:
-    """Return the outputs for the example, and the seconds they took."""
-    started = time.perf_counter()
+    """Return the outputs for the example, and the seconds they took: of the processor, if others use it too."""
+    started, computed = time.perf_counter(), time.process_time()
     try:
         with silence():
             outputs = reference(arrays)
@@ -201,7 +201,7 @@ def _first_outputs(reference: Reference, arrays: list[Array]) -> tuple[list[Arra
         ) from error
     if not outputs:
         raise SourceError("the model gives no tensor back", next_step="return at least one tensor from forward")
-    return outputs, time.perf_counter() - started
+    return outputs, min(time.perf_counter() - started, time.process_time() - computed)
 
 
 def _output_names(options: ExampleOptions, reference: Reference, call: Call, input_names: Sequence[str]) -> list[str]:

@@ -12,7 +12,8 @@ from torchport.verification.values import TURN, CaseSpec, ProofInput, Values
 
 _MOST_PAIRS = 10
 _HEAVY = 1 << 18  # bytes of example inputs
-_COSTLY = 5.0  # seconds of one run
+_COSTLY = 1.0  # seconds of one run, from which on a dimension is tried at two other sizes only
+_VERY_COSTLY = 5.0  # and from which on at one
 _SECONDS = 5.0  # that one case may take
 _BYTES = 1 << 30  # that one case may take
 _GROWTH = 1.5  # the power of its input's size that a model's time and memory grow with, between linear and quadratic
@@ -42,6 +43,11 @@ class Budget:
     def costly(self) -> bool:
         """One run takes so long that few cases must do."""
         return self.seconds > _COSTLY
+
+    @property
+    def most_sizes(self) -> int:
+        """Return at how many other sizes a dimension is tried."""
+        return 1 if self.seconds > _VERY_COSTLY else 2 if self.costly else 9
 
     def allows(self, numbers: int) -> bool:
         """Check that a run on inputs of so many numbers is affordable."""

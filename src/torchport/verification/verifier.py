@@ -253,7 +253,8 @@ class Verifier:
         return seen
 
     def _findings(self) -> list[Finding]:
-        few = "one run takes long: each dimension was tried at one other size, and at no further values"
+        sizes = "one other size" if self._budget.most_sizes == 1 else "two other sizes"
+        few = f"one run takes long: each dimension was tried at {sizes}, and at no further values"
         return (
             [Finding(few)] * self._costly
             + [Finding(f"not tried, too large beside the example: {sizes}") for sizes in self._untried]
@@ -304,13 +305,13 @@ class Verifier:
                 for seed, (role, size) in enumerate(found[name].items(), start=1)
             ]
         # A dimension that PyTorch only lets go to 1 was broadcast, not moved.
-        moved = {"neighbor", "prime", *(["smallest"] if self._costly else [])}
+        moved = {"neighbor", "prime", *(["smallest"] if self._budget.most_sizes == 1 else [])}
         joint = self._joint_cases(sizes, [n for n, f in found.items() if not f.keys() & moved])
         self._count_examples(sizes)
         pairs = [
             self._at(sizes, both, "pair " + "×".join(both), 3)
             for both in pair_sizes({n: f for n, f in found.items() if f})
-        ]
+        ][: self._budget.most_sizes]
         return specs + joint + pairs
 
     def _accepted_sizes(self, dim: Dim, candidates: dict[str, list[int]], sizes: dict[str, int]) -> dict[str, int]:
@@ -319,7 +320,8 @@ class Verifier:
         accepted: dict[str, int] = {}
         refused: dict[int, str] = {}
         self._try_sizes(name, candidates, sizes, accepted, refused)
-        moved = accepted.keys() & {"neighbor", "prime"} or not refused or self._costly
+        enough = accepted.keys() & {"neighbor", "prime"} or (accepted and self._budget.most_sizes == 1)
+        moved = enough or not refused
         step = 1 if moved else self._step(dim, sizes)
         if step > 1:
             self._try_sizes(name, multiples(dim, sizes[name], step), sizes, accepted, {})
@@ -350,7 +352,7 @@ class Verifier:
     ) -> None:
         """Fill in the first size of each role that PyTorch accepts, and the sizes that it refuses."""
         for role, options in candidates.items():
-            if accepted and self._costly:
+            if len(accepted) >= self._budget.most_sizes:
                 break
             for size in options:
                 if size in refused or size in accepted.values() or not self._affordable({**sizes, name: size}):
