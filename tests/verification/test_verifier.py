@@ -115,6 +115,24 @@ def test_dimensions_that_only_move_together_are_moved_together() -> None:
     assert all(d.accepted for d in exam.dimensions)
 
 
+def test_dimensions_of_which_one_is_a_multiple_of_the_other_are_moved_together() -> None:
+    """A latent and the picture that it was made from; one row of the latent is four of the picture."""
+
+    def pooled(arrays: Sequence[Array]) -> list[Array]:
+        latent, picture = arrays
+        rows = picture[: len(picture) // 4 * 4].reshape(-1, 4, 2).mean(1)
+        if rows.shape != latent.shape:
+            raise ValueError("sizes of tensors must match")
+        return [latent + rows]
+
+    latent = ProofInput("latent", np.ones((6, 2), np.float32), {0: Dim("height")})
+    picture = ProofInput("picture", np.ones((24, 2), np.float32), {0: Dim("rows")})
+    exam = verifier(pooled, latent, picture)
+    proof = exam.verify(lambda feeds: {"y": pooled(list(feeds.values()))[0]})
+    assert proof.passed
+    assert {(c.sizes["height"], c.sizes["rows"]) for c in proof.cases} >= {(6, 24), (12, 48), (9, 36)}
+
+
 def test_a_dimension_that_cannot_move_does_not_hold_back_those_that_move_together() -> None:
     def add(arrays: Sequence[Array]) -> list[Array]:
         if arrays[0].shape != arrays[1].shape or arrays[0].shape[1] != 4:

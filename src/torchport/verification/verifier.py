@@ -395,12 +395,14 @@ class Verifier:
     def _joint_cases(self, sizes: dict[str, int], stuck: list[str]) -> list[CaseSpec]:
         """Dimensions that cannot move alone may move together: x's batch and h's batch under two names.
 
-        All of them, else those of one size: another one that cannot move at all would hold them back.
+        All of them, else those of one size: another one that cannot move at all would hold them back. Else two
+        of which one is a multiple of the other, as a picture's height is of its latent's.
         """
         alike = [[n for n in stuck if sizes[n] == size] for size in dict.fromkeys(sizes[n] for n in stuck)]
         specs = self._moved_together(sizes, stuck)
         specs = specs or [spec for group in alike for spec in self._moved_together(sizes, group)]
-        for n in stuck:
+        specs = specs or [spec for name in stuck for spec in self._scaled_with_another(sizes, name)]
+        for n in sizes:
             self._count_accepted(n, [s.sizes[n] for s in specs if s.sizes[n] != sizes[n]])
         return specs
 
@@ -412,6 +414,22 @@ class Verifier:
                 spec = self._at(sizes, moved, f"together +{change}", 1)
                 specs += [spec] if not isinstance(self._output(spec), Refusal) else []
         return specs
+
+    def _scaled_with_another(self, sizes: dict[str, int], name: str) -> list[CaseSpec]:
+        """Move a dimension with the first one that moves with it, of those that are multiples of it or it of them."""
+        one = sizes[name]
+        others = [n for n, s in sizes.items() if min(one, s) > 1 and one != s and max(one, s) % min(one, s) == 0]
+        for pair in ((name, n) for n in others):
+            specs: list[CaseSpec] = []
+            for times, parts in ((2, 1), (3, 2), (3, 1), (1, 2)):
+                moved = {n: sizes[n] * times // parts for n in pair}
+                whole = all(sizes[n] * times % parts == 0 for n in pair)
+                if whole and len(specs) < 2 and self._affordable({**sizes, **moved}):
+                    spec = self._at(sizes, moved, f"{'×'.join(pair)} by {times}/{parts}", 1)
+                    specs += [spec] if not isinstance(self._output(spec), Refusal) else []
+            if specs:
+                return specs
+        return []
 
     def _count_examples(self, sizes: Mapping[str, int]) -> None:
         """Sizes of the caller's further examples are sizes that the model accepts."""
