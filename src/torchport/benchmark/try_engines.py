@@ -333,7 +333,7 @@ class _Trying:
         }
 
     def _failed(self, candidate: Candidate, facts: Mapping[str, Any]) -> EngineRow:
-        opened = facts.get("refused") == "EngineError" and "while running" not in facts["reason"]
+        opened = facts["refused"] == "EngineError" and facts["stage"] != "run"
         node = facts.get("node", "")
         origin = find_origin(self._model, node) if node else None
         return EngineRow(
