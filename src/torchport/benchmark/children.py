@@ -76,7 +76,7 @@ class Outcome:
     facts: Mapping[str, Any]
 
 
-class Failed(Exception):
+class CandidateError(Exception):
     """A candidate could not obey a command. `facts` has the command as ``stage``, the reason, node and next step."""
 
     def __init__(self, facts: Mapping[str, Any]) -> None:
@@ -151,13 +151,18 @@ class Worker:
         return float(self._ask("warm_up", feeds=name, most=most)["seconds"])
 
     def measure(self, name: str, seconds: float, *, least: int = 1, clients: int = 1) -> dict[str, Any]:
-        """Time runs. Returns ``times`` of all clients' runs, ``wall`` and ``cpu`` seconds, and ``memory``."""
+        """Time runs. Returns ``times`` of all clients' runs, ``wall`` seconds, and ``memory``."""
         return self._ask("measure", feeds=name, seconds=seconds, least=least, clients=clients)
 
     def outputs(self) -> list[tuple[Array, ...]]:
         """Return the outputs of each client's last run."""
         count = self._ask("outputs")["clients"]
         return [tuple(child.read_arrays(self._folder, f"outputs{n}").values()) for n in range(count)]
+
+    @property
+    def pid(self) -> int:
+        """Return the number of the process."""
+        return self._process.pid
 
     # The process
 
@@ -178,15 +183,15 @@ class Worker:
         try:
             line = self._answers.get(timeout=max(self._left, 0))
         except queue.Empty:
-            raise Failed(self._died(f"it takes longer than {self._limit:g} s")) from None
+            raise CandidateError(self._died(f"it takes longer than {self._limit:g} s")) from None
         if not line:
-            raise Failed(self._died(self._last_words()))
+            raise CandidateError(self._died(self._last_words()))
         self._signal("SIGSTOP")
         self._busy = False
         self._left -= time.monotonic() - start
         answer: dict[str, Any] = json.loads(line)
         if "refused" in answer:
-            raise Failed(answer)
+            raise CandidateError(answer)
         return answer
 
     def _listen(self) -> None:
@@ -256,6 +261,6 @@ def run_candidate(
                 worker.warm_up("feeds", most=seconds)
                 measured = worker.measure("feeds", seconds, least=_LEAST_RUNS)
                 facts |= {"latency_seconds": statistics.median(measured["times"]), "memory": measured["memory"]}
-    except Failed as failure:
+    except CandidateError as failure:
         return Outcome(None, failure.facts)
     return Outcome(outputs, facts)
