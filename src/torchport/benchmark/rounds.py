@@ -21,7 +21,7 @@ from torchport.benchmark.ratios import Ratio, ratio_of
 from torchport.benchmark.reference import Judgment, Reference
 from torchport.tensors import Array
 
-_MOST_ROUNDS = 5  # with one pair of processes
+_MOST_ROUNDS = 30  # with one process of each candidate: many short turns, since the load of a machine changes
 _LEAST_RUNS = 3  # of a turn
 _WARM_UP = 1.0  # seconds at most
 _PRECISE = 0.02  # an interval of ± 2% needs no more processes
