@@ -160,6 +160,11 @@ class Worker:
         return [tuple(child.read_arrays(self._folder, f"outputs{n}").values()) for n in range(count)]
 
     @property
+    def alive(self) -> bool:
+        """Check that the process can obey."""
+        return self._process.poll() is None and not self._busy
+
+    @property
     def pid(self) -> int:
         """Return the number of the process."""
         return self._process.pid
@@ -183,6 +188,7 @@ class Worker:
         try:
             line = self._answers.get(timeout=max(self._left, 0))
         except queue.Empty:
+            self._process.kill()  # it would take the time of other candidates
             raise CandidateError(self._died(f"it takes longer than {self._limit:g} s")) from None
         if not line:
             raise CandidateError(self._died(self._last_words()))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 
 from torchport.comparison.sides import TorchSide
-from torchport.errors import EngineError, InputError
+from torchport.errors import InputError
 from torchport.inputs.samples import Sample
 from torchport.numerics.error_metrics import measure
 from torchport.numerics.tolerance import Limits
@@ -56,13 +57,10 @@ class Reference:
     limits: Limits
 
     def judge(self, outputs: Sequence[Array]) -> Judgment:
-        """Hold outputs against these.
-
-        Raises:
-            EngineError: their number differs.
-        """
+        """Hold outputs against these. Another number of outputs is wrong."""
         if len(outputs) != len(self.outputs):
-            raise EngineError(f"the engine gives {len(outputs)} outputs, the model has {len(self.outputs)}")
+            reason = f"it gives {len(outputs)} outputs, {self.name} gives {len(self.outputs)}"
+            return Judgment("wrong", math.inf, math.inf, reason)
         figures = [
             measure(name, want, got, tolerance=self.limits(want.dtype.name, got.dtype.name))
             for name, want, got in zip(self.names, self.outputs, outputs, strict=True)

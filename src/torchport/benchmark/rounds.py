@@ -185,8 +185,9 @@ class Rounds:
             open_ones = [(c, worker) for c, worker in workers if self._opens(c, worker)]
             for point in self._points:
                 running = [(c, worker) for c, worker in self._teller_first(open_ones) if self._runs(c, worker, point)]
-                for clients in self._plan.clients if running else ():
-                    self._turns(process, running, point, clients)
+                for clients in self._plan.clients:
+                    able = [(c, w) for c, w in running if w.alive and not self.series(c, point, clients).failure]
+                    self._turns(process, able, point, clients)
 
     def _worker(self, candidate: Candidate) -> Worker:
         return Worker(candidate, limit=self._plan.limit, memory=self._plan.memory)
@@ -205,7 +206,7 @@ class Rounds:
 
     def _runs(self, candidate: Candidate, worker: Worker, point: Point) -> bool:
         """Run a candidate for the first time, compare its outputs, and warm it up."""
-        if any(self.series(candidate, point, clients).failure for clients in self._plan.clients):
+        if not worker.alive or all(self.series(candidate, point, n).failure for n in self._plan.clients):
             return False
         with self._noting(candidate, [point], self._plan.clients) as noted:
             first = worker.run(point.name, point.feeds)["first_seconds"]
@@ -216,12 +217,14 @@ class Rounds:
         return not noted
 
     def _turns(self, process: int, workers: Sequence[tuple[Candidate, Worker]], point: Point, clients: int) -> None:
+        if not workers:
+            return
         count, seconds = self._division(workers, point)
         left = list(workers)
         for _ in range(count):
             self.watch.look_at_speed()
             for candidate, worker in self._random.sample(left, len(left)):
-                with self._noting(candidate, [point], [clients]) as noted:
+                with self._noting(candidate, [point], self._from(clients)) as noted:
                     with self.watch.turn(worker.pid):
                         measured = worker.measure(point.name, seconds, least=_LEAST_RUNS, clients=clients)
                     self.series(candidate, point, clients).add(process, measured, clients)
@@ -229,6 +232,10 @@ class Rounds:
         for candidate, worker in left:
             with self._noting(candidate, [point], [clients]):
                 self._compare(candidate, worker, point, [clients])
+
+    def _from(self, clients: int) -> tuple[int, ...]:
+        """Return this number of clients and those that come after it, which are not tried where this one fails."""
+        return self._plan.clients[self._plan.clients.index(clients) :]
 
     def _division(self, workers: Sequence[tuple[Candidate, Worker]], point: Point) -> tuple[int, float]:
         """Return the number of rounds and the seconds of a turn: fewer and longer ones for slow candidates."""
