@@ -3,18 +3,22 @@
 Two processes that run the same file differ: the system lays out their memory otherwise, and keeps it for their life.
 Runs of one process therefore tell nothing of that difference, however many there are. The sample is the process: each
 pair of fresh processes gives one ratio, the median over the rounds in which they took turns, and the interval is
-Student's over the logarithms of these ratios.
+Student's over the logarithms of these ratios. Where many processes were needed, because the machine is loaded, some
+ratios are far off; the interval is then Yuen's, over the mean without the smallest and the largest fifth.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import statistics
 from collections.abc import Sequence
 
 SHOWN = 0.95  # the interval that is printed
 SURE = 0.995  # the interval that a difference has to be outside of: many benchmarks are run
+_MANY = 8  # processes, from which on the ends are left out
+_ENDS = 0.2  # of the ratios, at each end
 SMALLEST = 0.01  # a difference below 1% is called none
 
 
@@ -49,13 +53,23 @@ def ratio_of(pairs: Sequence[Sequence[tuple[float, float]]]) -> Ratio | None:
     logs = [statistics.median(math.log(a / b) for a, b in rounds) for rounds in pairs if rounds]
     if len(logs) < 2:
         return None
-    middle = statistics.fmean(logs)
-    error = statistics.stdev(logs) / math.sqrt(len(logs))
-    shown, sure = (student(level, len(logs) - 1) * error for level in (SHOWN, SURE))
+    middle, error, freedom = _trimmed(sorted(logs))
+    shown, sure = (student(level, freedom) * error for level in (SHOWN, SURE))
     differs = abs(middle) > max(sure, math.log1p(SMALLEST))
     return Ratio(math.exp(middle), math.exp(middle - shown), math.exp(middle + shown), differs)
 
 
+def _trimmed(logs: Sequence[float]) -> tuple[float, float, int]:
+    """Return the mean of sorted numbers without those at the ends, its standard error, and its degrees of freedom."""
+    count = len(logs)
+    cut = int(_ENDS * count) if count >= _MANY else 0
+    kept = logs[cut : count - cut]
+    winsorized = [min(max(value, kept[0]), kept[-1]) for value in logs]
+    error = statistics.stdev(winsorized) / ((1 - 2 * cut / count) * math.sqrt(count))
+    return statistics.fmean(kept), error, len(kept) - 1
+
+
+@functools.cache
 def student(level: float, freedom: int) -> float:
     """Return the number of standard errors to each side that holds `level` of Student's distribution."""
     low, high = 0.0, math.pi / 2
