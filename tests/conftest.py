@@ -27,6 +27,7 @@ SLOW = {
     "test_attention",
     "test_audio_models",
     "test_backend_nodes",
+    "test_bench",
     "test_compare",
     "test_complex_numbers",
     "test_control_flow",

@@ -20,6 +20,7 @@ NAMES = {
     "Session",
     "TorchportError",
     "__version__",
+    "bench",
     "compare",
     "composition",
     "cpp_project",

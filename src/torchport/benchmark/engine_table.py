@@ -54,8 +54,8 @@ class EngineRow(Record):
     def cells(self) -> tuple[str, ...]:
         """Return the columns of the table."""
         error = "" if self.max_abs is None else f"{self.max_abs:.1e}"
-        load = "" if self.load_seconds is None else _time(self.load_seconds)
-        latency = "" if self.latency_seconds is None else _time(self.latency_seconds)
+        load = "" if self.load_seconds is None else time_text(self.load_seconds)
+        latency = "" if self.latency_seconds is None else time_text(self.latency_seconds)
         memory = "" if self.memory is None else human_bytes(max(self.memory, 0))
         return (self.engine, self.version, self.status, error, load, latency, memory)
 
@@ -70,7 +70,8 @@ class EngineRow(Record):
         return [part for part in (reason, self.next_step, *self.findings) if part]
 
 
-def _time(seconds: float) -> str:
+def time_text(seconds: float) -> str:
+    """``0.00123`` is ``1.23 ms``."""
     for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
         if seconds >= factor:
             return f"{seconds / factor:.3g} {unit}"
@@ -132,9 +133,9 @@ class EngineTable(Record):
         head = ("engine", "version", "", "max abs", "load", "latency", "memory")
         lines += table([head, *(row.cells for row in self.rows)], right=(3, 4, 5, 6))
         for row in self.rows:
-            lines += [_filled(f"  {row.engine}: ", note) for note in row.notes]
+            lines += [filled(f"  {row.engine}: ", note) for note in row.notes]
         lines += self._opset_lines()
-        lines += [_filled("  ", str(finding)) for finding in self.findings]
+        lines += [filled("  ", str(finding)) for finding in self.findings]
         return "\n".join([*lines, *(["interrupted: this is the table so far"] if self.interrupted else [])])
 
     def _opset_lines(self) -> list[str]:
@@ -143,13 +144,14 @@ class EngineTable(Record):
         names = list(dict.fromkeys(name for row in self.opsets for name in row.engines))
         rows = [(str(row.opset), *(row.engines.get(n, "-") for n in names)) for row in self.opsets]
         lines = ["", *table([("opset", *names), *rows])]
-        lines += [_filled(f"  opset {r.opset}: ", r.reason) for r in self.opsets if r.reason and not r.engines][:1]
+        lines += [filled(f"  opset {r.opset}: ", r.reason) for r in self.opsets if r.reason and not r.engines][:1]
         best = next((row for row in self.opsets if row.opset == self.widest), None)
         if best is None:
             return [*lines, "  no opset in which an engine is right"]
         return [*lines, f"  widest: opset {best.opset}, right in {best.right} of {len(names)} engines"]
 
 
-def _filled(start: str, text: str) -> str:
+def filled(start: str, text: str) -> str:
+    """Return a text in lines that fit the terminal."""
     options = {"break_long_words": False, "break_on_hyphens": False}
     return textwrap.fill(text, WIDTH, initial_indent=start, subsequent_indent=" " * 4, **options)  # type: ignore[arg-type]

@@ -10,34 +10,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
 from torchport.benchmark import published
 from torchport.benchmark.children import Candidate, Outcome, run_candidate
 from torchport.benchmark.engine_table import EngineRow, EngineTable, OpsetRow
+from torchport.benchmark.feeds import feeds_for
 from torchport.benchmark.older_runtimes import environment_of
+from torchport.benchmark.preparation import Common, Failure, model_file
+from torchport.benchmark.reference import Reference, torch_reference
 from torchport.benchmark.torch_candidate import MODES
-from torchport.capture.sources import import_file
 from torchport.comparison.compare import compare
-from torchport.comparison.sides import TorchSide
 from torchport.conversion.options import Progress
-from torchport.engines.custom_operators import library_paths
 from torchport.engines.options import check_threads
 from torchport.engines.registry import DEFAULT, check_engine, engine_names, missing_engines
-from torchport.engines.session import open_session
-from torchport.errors import EngineError, InputError, OpsetError, OptionError, TorchportError, did_you_mean
+from torchport.errors import OpsetError, TorchportError
 from torchport.files import onnx_files
-from torchport.inputs.create import accepted, made_up
-from torchport.inputs.samples import Sample
-from torchport.irtools.dims import evaluated, names_in, roots_in
-from torchport.irtools.metadata import find_origin, read_bounds
-from torchport.irtools.types import tensor_infos
-from torchport.numerics.error_metrics import Figures, measure
 from torchport.numerics.tolerance import Limits, limits_for
 from torchport.opset.convert import SUPPORTED, convert
-from torchport.results import TensorInfo
-from torchport.tensors import Array, to_numpy
+from torchport.tensors import Array
 
 
 def try_engines(
@@ -89,16 +80,12 @@ def try_engines(
     check_threads(threads)
     for name in engines or ():
         check_engine(name)
-    operators = [Path(file).resolve() for file in libraries if str(file).endswith(".py")]
-    for file in operators:
-        import_file(file)
-    paths = tuple(str(p.resolve()) for p in library_paths([p for p in libraries if not str(p).endswith(".py")]))
-    limits = _Limits(seconds, limit, memory)
-    common = _Common(threads, paths, tuple(map(str, operators)), seed, trust)
+    limits = _Limits(seconds, limit, memory, threads)
+    common = Common.read(libraries, seed=seed, trust=trust)
     with contextlib.ExitStack() as stack:
         loaded = onnx_files.as_model(model)
-        path = stack.enter_context(_file(model, loaded))
-        feeds = _feeds(loaded, path, inputs, at or {}, paths)
+        path = stack.enter_context(model_file(model, loaded))
+        feeds = feeds_for(loaded, path, inputs, at or {}, common.libraries)
         trying = _Trying(loaded, path, feeds, limits, common, progress or (lambda text: None))
         pythons = {runtime: str(environment_of(runtime)) for runtime in runtimes}
         name = os.fspath(model) if isinstance(model, (str, os.PathLike)) else "the model"
@@ -110,93 +97,7 @@ class _Limits:
     seconds: float
     limit: float
     memory: int | None
-
-
-@dataclasses.dataclass(frozen=True)
-class _Common:
     threads: int | None
-    libraries: tuple[str, ...]
-    operators: tuple[str, ...]
-    seed: int
-    trust: bool
-
-
-@contextlib.contextmanager
-def _file(model: Any, loaded: ir.Model) -> Iterator[str]:
-    """Give the path of a model; one in memory is written for the child processes to read."""
-    if isinstance(model, (str, os.PathLike)):
-        yield str(Path(model).resolve())
-        return
-    with tempfile.TemporaryDirectory(prefix="torchport-") as folder:
-        yield str(onnx_files.save(loaded, Path(folder) / "model.onnx", check=False))
-
-
-# Inputs
-
-
-def _feeds(
-    model: ir.Model, path: str, inputs: Any, at: Mapping[str, int], libraries: Sequence[str]
-) -> dict[str, Array]:
-    infos = tensor_infos(v for v in model.graph.inputs if not v.is_initializer())
-    if inputs is not None:
-        if at:
-            raise OptionError("inputs are given, and sizes to make some at", next_step="leave --at or --input out")
-        return _by_name(inputs, infos)
-    sized = at_sizes(infos, at, model)
-    roots = roots_in(model)
-    try:
-        session = open_session(path, DEFAULT, libraries=libraries)
-    except EngineError:  # its row will say why; another engine may run the model
-        arrays = made_up(sized, roots=roots)
-    else:
-        arrays = accepted(sized, lambda given: session(*given), roots)
-    return {info.name: array for info, array in zip(infos, arrays, strict=True)}
-
-
-def _by_name(inputs: Any, infos: Sequence[TensorInfo]) -> dict[str, Array]:
-    given = inputs if isinstance(inputs, Mapping) else dict(zip([i.name for i in infos], _tuple(inputs), strict=False))
-    if set(given) != {info.name for info in infos}:
-        raise InputError(
-            f"the inputs given are {', '.join(given) or 'none'}",
-            where=f"the model takes {', '.join(map(str, infos))}",
-            next_step="give each input of the model",
-        )
-    return {n: to_numpy(v) if hasattr(v, "detach") else np.asarray(v) for n, v in given.items()}
-
-
-def _tuple(inputs: Any) -> tuple[Any, ...]:
-    return tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
-
-
-def at_sizes(infos: Sequence[TensorInfo], at: Mapping[str, int], model: ir.Model) -> list[TensorInfo]:
-    """Return the inputs with their dynamic dimensions at the sizes that the user names.
-
-    Raises:
-        OptionError: there is no such dimension, or it cannot have that size.
-    """
-    texts = [dim for info in infos for dim in info.shape or () if isinstance(dim, str)]
-    known = {name for text in texts for name in (names_in(text) or {text})} | set(texts)
-    bounds = read_bounds(model.metadata_props)
-    for name, size in at.items():
-        if name not in known:
-            fixed = "every dimension of the model is fixed" if not known else f"it has {', '.join(sorted(known))}"
-            raise OptionError(
-                f"the model has no dimension '{name}'",
-                where=f"--at {name}={size}; {', '.join(map(str, infos))}",
-                next_step=did_you_mean(name, known, fixed, most=1),
-            )
-        if size < 0 or (name in bounds and not bounds[name].allows(size)):
-            raise OptionError(
-                f"dimension '{name}' cannot be {size}"
-                + (f": the model was exported for {name} {bounds[name]}" if name in bounds else ""),
-                where=f"--at {name}={size}",
-                next_step="give a size that the model is good for",
-            )
-    return [dataclasses.replace(info, shape=_sized(info.shape, at)) for info in infos]
-
-
-def _sized(shape: tuple[int | str | None, ...] | None, at: Mapping[str, int]) -> tuple[int | str | None, ...] | None:
-    return None if shape is None else tuple(evaluated(dim, at) if isinstance(dim, str) else dim for dim in shape)
 
 
 # Rows
@@ -204,14 +105,13 @@ def _sized(shape: tuple[int | str | None, ...] | None, at: Mapping[str, int]) ->
 
 class _Trying:
     def __init__(
-        self, model: ir.Model, path: str, feeds: dict[str, Array], limits: _Limits, common: _Common, say: Progress
+        self, model: ir.Model, path: str, feeds: dict[str, Array], limits: _Limits, common: Common, say: Progress
     ) -> None:
         self._model, self._path, self._feeds = model, path, feeds
         self._limits, self._common, self._say = limits, common, say
         self._tolerances: Limits = limits_for([model], None)
-        self._names = [str(v.name) for v in model.graph.outputs]
-        self._reference: tuple[Array, ...] | None = None
-        self._reference_name = ""
+        self._names = tuple(str(v.name) for v in model.graph.outputs)
+        self._reference: Reference | None = None
 
     def table(
         self, name: str, against: Any, engines: Sequence[str] | None, pythons: Mapping[str, str], opsets: bool
@@ -221,7 +121,9 @@ class _Trying:
         interrupted = False
         try:
             if against is not None:
-                self._take_reference(against)
+                self._say("asking PyTorch")
+                options: dict[str, Any] = {"seed": self._common.seed, "trust": self._common.trust}
+                self._reference = torch_reference(against, self._feeds, self._names, self._tolerances, **options)
             candidates = list(self._candidates(engines, pythons))
             for candidate in [*candidates, *self._torch_candidates(against)]:
                 self._say(f"trying {candidate.label}")
@@ -234,11 +136,12 @@ class _Trying:
         except KeyboardInterrupt:
             interrupted = True
         shapes = {n: a.shape for n, a in self._feeds.items()}
-        return EngineTable(name, self._reference_name, shapes, tuple(rows), tuple(by_opset), (), interrupted)
+        reference = self._reference.name if self._reference else ""
+        return EngineTable(name, reference, shapes, tuple(rows), tuple(by_opset), (), interrupted)
 
     def _candidates(self, engines: Sequence[str] | None, pythons: Mapping[str, str]) -> Iterator[Candidate]:
         names = list(engines or sorted(engine_names(), key=lambda n: n != DEFAULT))
-        common = dataclasses.asdict(self._common)
+        common = {**self._common.fields, "threads": self._limits.threads}
         for name in names:
             yield Candidate(name, "engine", self._path, engine=name, **common)
         for runtime, python in pythons.items():
@@ -247,25 +150,7 @@ class _Trying:
     def _torch_candidates(self, against: Any) -> Iterator[Candidate]:
         """Give PyTorch's own candidates; a child process can open a source, and no model in memory."""
         for mode in MODES if isinstance(against, str) else ():
-            yield Candidate(mode, "torch", against, mode=mode, **dataclasses.asdict(self._common))
-
-    def _take_reference(self, against: Any) -> None:
-        """Ask PyTorch for the answers that are right."""
-        self._say("asking PyTorch")
-        model = against
-        if isinstance(against, str):
-            from torchport.benchmark.torch_candidate import loaded_model
-
-            model = loaded_model(against, self._common.seed, trust=self._common.trust)
-        with contextlib.ExitStack() as stack:
-            side = TorchSide(model, Sample("sample", self._feeds), stack)
-            self._reference = tuple(np.asarray(a) for a in side.ask(self._feeds).values())
-        self._reference_name = "PyTorch"
-        if len(self._reference) != len(self._names):
-            raise InputError(
-                f"PyTorch gives {len(self._reference)} outputs, the ONNX model {len(self._names)}",
-                next_step="give the model that the file was exported from",
-            )
+            yield Candidate(mode, "torch", against, mode=mode, threads=self._limits.threads, **self._common.fields)
 
     def _run(self, candidate: Candidate, seconds: float) -> Outcome:
         return run_candidate(
@@ -276,9 +161,9 @@ class _Trying:
         outcome = self._run(candidate, self._limits.seconds)
         facts = outcome.facts
         if outcome.outputs is None:
-            return self._failed(candidate, facts)
+            return EngineRow(candidate.label, **Failure.of(facts, self._model).fields)
         if self._reference is None and candidate.kind == "engine":
-            self._reference, self._reference_name = outcome.outputs, candidate.label
+            self._reference = Reference(candidate.label, outcome.outputs, self._names, self._tolerances)
         row = EngineRow(
             candidate.label,
             "runs",
@@ -292,25 +177,11 @@ class _Trying:
 
     def _judged(self, row: EngineRow, outputs: Sequence[Array], candidate: Candidate) -> EngineRow:
         """Hold a candidate's outputs against the reference."""
-        if self._reference is None or self._reference is outputs:
+        if self._reference is None or self._reference.outputs is outputs:
             return row
-        figures = self._figures(outputs)
-        wrong = next((f for f in figures if not f.ok), None)
-        worst = [max((getattr(f, name) for f in figures), default=0.0) for name in ("max_abs", "max_rel")]
-        row = dataclasses.replace(row, status="right", max_abs=worst[0], max_rel=worst[1])
-        if wrong is None:
-            return row
-        reason = f"output '{wrong.name}': {wrong.problem}"
-        return dataclasses.replace(row, status="wrong", reason=reason, **self._diverging(candidate))  # type: ignore[arg-type]
-
-    def _figures(self, outputs: Sequence[Array]) -> list[Figures]:
-        if self._reference is None or len(outputs) != len(self._reference):
-            raise EngineError(f"the engine gives {len(outputs)} outputs, the model has {len(self._names)}")
-        limits = self._tolerances
-        return [
-            measure(name, want, got, tolerance=limits(want.dtype.name, got.dtype.name))
-            for name, want, got in zip(self._names, self._reference, outputs, strict=True)
-        ]
+        found = self._reference.judge(outputs)
+        more: dict[str, Any] = self._diverging(candidate) if found.status == "wrong" else {}
+        return dataclasses.replace(row, **found.fields, **more)
 
     def _diverging(self, candidate: Candidate) -> dict[str, str]:
         """Find the first node at which an engine differs from the default one: fields of its row."""
@@ -331,19 +202,6 @@ class _Trying:
             "node": place.node,
             "source": place.origin.source,
         }
-
-    def _failed(self, candidate: Candidate, facts: Mapping[str, Any]) -> EngineRow:
-        opened = facts.get("refused") == "EngineError" and "while running" not in facts["reason"]
-        node = facts.get("node", "")
-        origin = find_origin(self._model, node) if node else None
-        return EngineRow(
-            candidate.label,
-            "refuses" if opened else "fails",
-            reason=facts["reason"],
-            node=node,
-            source=origin.source if origin else "",
-            next_step=facts.get("next_step", ""),
-        )
 
     def _not_here(self) -> dict[str, str]:
         here, missing = engine_names(), missing_engines()
@@ -370,7 +228,7 @@ class _Trying:
     def _in_opset(self, candidate: Candidate) -> str:
         outcome = self._run(candidate, 0)
         if outcome.outputs is None:
-            return self._failed(candidate, outcome.facts).status
+            return Failure.of(outcome.facts, self._model).status
         if self._reference is None:
             return "runs"
-        return "right" if all(f.ok for f in self._figures(outcome.outputs)) else "wrong"
+        return self._reference.judge(outcome.outputs).status

@@ -79,7 +79,7 @@ def engine_options(function: Callable[..., Any]) -> Callable[..., Any]:
             "engine_options",
             multiple=True,
             metavar="NAME=VALUE",
-            callback=_named_values,
+            callback=named_values,
             help="An option of the engine, graph_optimization=basic say; docs/engines.md lists them.",
         ),
         click.option("--threads", type=int, metavar="N", help="Threads to compute with.  [default: the engine's]"),
@@ -88,7 +88,7 @@ def engine_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def _named_values(context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> dict[str, str]:
+def named_values(context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> dict[str, str]:
     for text in texts:
         if not all(text.partition("=")[::2]):
             raise click.BadParameter(f"'{text}' is not NAME=VALUE")
