@@ -69,9 +69,10 @@ bench-graph: .venv/installed
 bench-compare: .venv-zoo/installed
 	.venv-zoo/bin/python benchmarks/compare/run.py
 
-# What a call of a session costs over bare ONNX Runtime and OpenVINO, and whether inputs are copied.
+# What a call of a session costs over bare ONNX Runtime and OpenVINO, and whether inputs are copied; if profiles are true.
 bench-engines: .venv/installed
 	$(BIN)/python benchmarks/engines.py
+	$(BIN)/python benchmarks/profiles.py
 
 # The C++ runner: latency beside the C++ API by hand, first answer beside Python, 1,000 starts, the generated project.
 bench-native: .venv/installed

@@ -30,6 +30,7 @@ NAMES = {
     "graph",
     "operator",
     "operators",
+    "profile",
     "record",
     "reduce",
     "rewrite",

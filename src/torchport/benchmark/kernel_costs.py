@@ -235,6 +235,7 @@ class Tables:
         return NodeTime(
             name=(name_of(heavy) if heavy is not None else "") or kernel.name,
             operator=kernel.operator,
+            kernel=kernel.name,
             nodes=tuple(map(name_of, nodes)),
             operators=tuple(n.op_type for n in nodes),
             module=most.origin.module,

@@ -76,6 +76,7 @@ class NodeTime(Timed):
     Attributes:
         name: the node that computes the most of it, by the model's name; the engine's name of an inserted one.
         operator: the engine's operator.
+        kernel: the engine's own name of the kernel.
         nodes: the model's nodes that it computes.
         operators: their operators.
         module: the module that the most of it comes from.
@@ -91,6 +92,7 @@ class NodeTime(Timed):
 
     name: str
     operator: str
+    kernel: str
     nodes: tuple[str, ...] = ()
     operators: tuple[str, ...] = ()
     module: str = ""

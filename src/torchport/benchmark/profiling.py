@@ -19,7 +19,6 @@ from torchport.benchmark.machine_limits import machine_limits
 from torchport.benchmark.profile_advice import Measured, advice_for
 from torchport.benchmark.profile_report import Limits, Profile
 from torchport.benchmark.thread_scaling import times_by_threads
-from torchport.conversion.options import Progress
 from torchport.engines.custom_operators import library_paths
 from torchport.engines.options import check_threads, open_options
 from torchport.engines.profiling import KernelTimes, Profiler, check_profiles, open_profiler
@@ -38,6 +37,7 @@ from torchport.irtools.types import tensor_infos
 from torchport.results import Finding
 from torchport.tensors import Array
 
+Progress = Callable[[str], None]
 _ROUNDS = 4  # with and without counters in turn, so that what else the machine does hits both alike
 _WARM_UP = 3
 _MOST_RUNS = 200  # of a small model in one round

@@ -51,14 +51,17 @@ def command(
     """
     with progress(quiet or as_json) as say:
         say("loading")
+        from torchport.engines.options import check_threads
+        from torchport.engines.profiling import check_profiles
+
+        check_threads(threads)
+        check_profiles(engine)
         from torchport.benchmark.profiling import profile
         from torchport.cli.ops import load_libraries
         from torchport.cli.run import read
-        from torchport.engines.profiling import check_profiles
         from torchport.files import onnx_files
         from torchport.irtools.types import tensor_infos
 
-        check_profiles(engine)
         graph = onnx_files.load(file).graph
         infos = tensor_infos(v for v in graph.inputs if not v.is_initializer())
         found = profile(
