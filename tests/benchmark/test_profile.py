@@ -336,19 +336,25 @@ def test_threads_are_compared_in_processes_of_their_own(folder: Path) -> None:
 
 
 def test_the_command_line_tells_the_story(folder: Path, torchport: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A user looks where the time goes, opens the tree and a trace, and reads the JSON."""
+    """A user looks where the time goes, as a tree, and keeps a trace; the machine's limits are in the cache."""
     monkeypatch.setenv("TORCHPORT_CACHE", str(folder / "cache"))
+    monkeypatch.setattr(limits_module, "_TIMES", 1)
+    monkeypatch.setattr(limits_module, "_SIZES", (1 << 20,))
+    limits_module.machine_limits("onnxruntime", open_options("onnxruntime", threads=1), str)
     words = ("profile", "net.onnx", "--at", "batch=2", "--seconds", 0.1, "--threads", 1, "--quiet")
     done = torchport(*words, "--tree", "--trace", "t.json", "--top", 3, cwd=folder)
     assert done.returncode == 0, done.stderr
     assert "blocks" in done.stdout
+    assert "MiB on 1 MiB" in done.stdout.replace("GiB", "MiB")
     assert line_of("y = self.conv(x)") in done.stdout
     assert "saved to t.json" in done.stdout
     assert (folder / "t.json").exists()
-    done = torchport(*words, "--json", cwd=folder)
-    form = json.loads(done.stdout)
-    assert form["threads"] == 1
-    assert form["limits"]["multiply_adds"]["float32"] > 0
+
+
+def test_an_error_is_json_where_json_is_asked_for(folder: Path, torchport: Cli) -> None:
+    done = torchport("profile", "net.onnx", "--threads", 10**6, "--json", cwd=folder)
+    assert done.returncode == 2
+    assert json.loads(done.stdout)["error"] == "OptionError"
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,14 @@ from torchport.results import Origin
 from torchport.tensors import Array
 
 _LEAST = 1e-9  # seconds: a node that computes and moves nothing has a part too
+_TORCH = "torch/fx/"
 _INTEGERS = ("int8", "uint8", "i8", "u8")
+
+
+def origin_in(node: ir.Node) -> Origin:
+    """Return where a node comes from; a line inside torch, which torch names for sizes that it asks for, is none."""
+    origin = origin_of(node)
+    return dataclasses.replace(origin, source="") if origin.source.startswith(_TORCH) else origin
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +58,7 @@ class Part:
 
     @property
     def origin(self) -> Origin:
-        return Origin() if self.node is None else origin_of(self.node)
+        return Origin() if self.node is None else origin_in(self.node)
 
 
 def sizes_in(model: ir.Model, feeds: Mapping[str, Array]) -> dict[str, int]:
@@ -231,7 +238,7 @@ class Tables:
         most = max(parts, key=lambda part: part.seconds)
         nodes = kernel.nodes
         heavy = most.node if nodes else None
-        origins = [origin_of(n) for n in (nodes or kernel.beside)]
+        origins = [origin_in(n) for n in (nodes or kernel.beside)]
         return NodeTime(
             name=(name_of(heavy) if heavy is not None else "") or kernel.name,
             operator=kernel.operator,
