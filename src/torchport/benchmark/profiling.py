@@ -93,10 +93,9 @@ def profile(
         path = stack.enter_context(_file(model, loaded))
         say(f"opening the model in {engine}")
         work = _Work(loaded, path, engine, checked, say)
-        plain = work.opened()
-        feeds = _feeds(loaded, plain, engine, inputs, at or {})
+        feeds = _feeds(loaded, work.opened(), engine, inputs, at or {})
         say("measuring")
-        measured = work.measured(plain, feeds, seconds)
+        measured = work.measured(feeds, seconds)
         limits, trouble = work.limits()
         if limits is not None:
             measured = dataclasses.replace(measured, times=without_counting(measured.times, limits.call_overhead))
@@ -173,32 +172,40 @@ class _Work:
         self, model: ir.Model, path: Path, engine: str, options: OpenOptions, say: Callable[[str], None]
     ) -> None:
         self._model, self._path, self._engine, self._options, self._say = model, path, engine, options, say
+        self._plain: Runner | None = None
 
     def opened(self) -> Runner:
-        return find_engine(self._engine).open(self._path, self._options)
+        """Return the model without counters, opened once."""
+        if self._plain is None:
+            self._plain = find_engine(self._engine).open(self._path, self._options)
+        return self._plain
 
-    def measured(self, plain: Runner, feeds: Mapping[str, Array], seconds: float) -> _Measured:
+    def measured(self, feeds: Mapping[str, Array], seconds: float) -> _Measured:
         """Measure runs with and without counters in turn; one after the other where two sessions cannot stand."""
         with faults_of(self._engine):
-            one = _warmed(lambda: plain.run(feeds))
-            alone = bool(plain.in_python) or onnx_files.weight_bytes(self._model) > _LARGE
+            one = _warmed(lambda: self.opened().run(feeds))
+            in_python, findings = self.opened().in_python, self.opened().findings
+            alone = bool(in_python) or onnx_files.weight_bytes(self._model) > _LARGE
             rounds = 1 if alone else _ROUNDS
-            kernels = max(sum(1 for _ in self._model.graph.all_nodes()), 1)
-            most = min(_MOST_RUNS, max(_MOST_CALLS // kernels // rounds, 1))
-            runs = max(min(int(seconds / 2 / rounds / max(one, 1e-6)), most), 1 if one > 1 else 3)
-            in_python, findings = plain.in_python, plain.findings
+            runs = self._runs(one, rounds, seconds)
             without: list[float] = []
             if alone:
-                without = _timed(lambda: plain.run(feeds), runs)
-                del plain
+                without = _timed(lambda: self.opened().run(feeds), runs)
+                self._plain = None
             profiler = open_profiler(self._engine, self._path, self._model, self._options)
             try:
-                with_counters = self._in_turn(profiler, None if alone else plain, feeds, (rounds, runs), without)
+                with_counters = self._in_turn(profiler, self._plain, feeds, (rounds, runs), without)
                 times = profiler.times()
             finally:
                 profiler.close()
         half = times.quickest
         return _Measured(_mean(without, half), _mean(with_counters, half), times, in_python, findings)
+
+    def _runs(self, one: float, rounds: int, seconds: float) -> int:
+        """Return how often to run a model in one round, where a run takes `one` seconds."""
+        kernels = max(sum(1 for _ in self._model.graph.all_nodes()), 1)
+        most = min(_MOST_RUNS, max(_MOST_CALLS // kernels // rounds, 1))
+        return max(min(int(seconds / 2 / rounds / max(one, 1e-6)), most), 1 if one > 1 else 3)
 
     def _in_turn(
         self,
