@@ -70,10 +70,12 @@ bench-compare: .venv-zoo/installed
 	.venv-zoo/bin/python benchmarks/compare/run.py
 
 # What a call of a session costs over bare ONNX Runtime and OpenVINO, and whether inputs are copied; then what the
-# verdicts of `torchport bench` are worth, in a quarter of an hour.
+# verdicts of `torchport bench` are worth, in a quarter of an hour; then if profiles are
+# true.
 bench-engines: .venv/installed
 	$(BIN)/python benchmarks/engines.py
 	$(BIN)/python benchmarks/bench.py
+	$(BIN)/python benchmarks/profiles.py
 
 # The C++ runner: latency beside the C++ API by hand, first answer beside Python, 1,000 starts, the generated project.
 bench-native: .venv/installed

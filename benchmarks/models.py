@@ -38,6 +38,51 @@ class ResNet18(nn.Module):
         return self.fc(torch.flatten(self.pool(self.layers(self.stem(x))), 1))
 
 
+class Bottleneck(nn.Module):
+    def __init__(self, inside: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(inside, width, 1, bias=False), nn.BatchNorm2d(width)
+        self.conv2, self.bn2 = nn.Conv2d(width, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width)
+        self.conv3, self.bn3 = nn.Conv2d(width, 4 * width, 1, bias=False), nn.BatchNorm2d(4 * width)
+        self.down = None
+        if stride != 1 or inside != 4 * width:
+            self.down = nn.Sequential(nn.Conv2d(inside, 4 * width, 1, stride, bias=False), nn.BatchNorm2d(4 * width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        short = x
+        if self.down is not None:
+            short = self.down(x)
+        x = torch.relu(self.bn1(self.conv1(x)))
+        x = torch.relu(self.bn2(self.conv2(x)))
+        x = self.bn3(self.conv3(x))
+        x = x + short
+        return torch.relu(x)
+
+
+class ResNet50(nn.Module):
+    STAGES = ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2))
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.bn = nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64)
+        self.pool = nn.MaxPool2d(3, 2, 1)
+        blocks: list[nn.Module] = []
+        inside = 64
+        for width, count, stride in self.STAGES:
+            blocks += [Bottleneck(inside, width, stride), *(Bottleneck(4 * width, width, 1) for _ in range(count - 1))]
+            inside = 4 * width
+        self.blocks = nn.ModuleList(blocks)
+        self.fc = nn.Linear(inside, 1000)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.bn(self.conv(x)))
+        x = self.pool(x)
+        for block in self.blocks:
+            x = block(x)
+        x = x.mean((2, 3))
+        return self.fc(x)
+
+
 class SqueezeExcite(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -126,6 +171,46 @@ class BertLike(nn.Module):
         for layer in self.layers:
             x = layer(x, mask)
         return x
+
+
+class ViTBlock(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.norm1(x)
+        y = self.qkv(y).reshape(x.shape[0], x.shape[1], 3, self.heads, -1)
+        q, k, v = y.permute(2, 0, 3, 1, 4).unbind(0)
+        y = nn.functional.scaled_dot_product_attention(q, k, v)
+        y = y.transpose(1, 2).reshape(x.shape)
+        x = x + self.proj(y)
+        y = nn.functional.gelu(self.up(self.norm2(x)))
+        return x + self.down(y)
+
+
+class ViT(nn.Module):
+    """ViT-B/16, or a narrower and shallower one."""
+
+    def __init__(self, layers: int = 12, width: int = 768, heads: int = 12, size: int = 224, patch: int = 16) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, width, patch, patch)
+        self.token = nn.Parameter(torch.randn(1, 1, width) * 0.02)
+        self.places = nn.Parameter(torch.randn(1, 1 + (size // patch) ** 2, width) * 0.02)
+        self.blocks = nn.ModuleList(ViTBlock(width, heads) for _ in range(layers))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 1000)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.patches(x).flatten(2).transpose(1, 2)
+        x = torch.cat((self.token.expand(x.shape[0], -1, -1), x), 1)
+        x = x + self.places
+        for block in self.blocks:
+            x = block(x)
+        x = self.norm(x)
+        return self.head(x[:, 0])
 
 
 class TwoLayerLSTM(nn.Module):
@@ -284,4 +369,15 @@ MODELS = {
         _graph_inputs,
         {"x": {0: "nodes"}, "edge_index": {1: "edges"}, "batch": {0: "nodes"}},
     ),
+}
+
+# The models that the profile is measured on, at their published sizes: ResNet-50, BERT-base, ViT-B/16
+PROFILED = {
+    "resnet50": (ResNet50, lambda: (torch.randn(1, 3, 224, 224),), {"x": {0: "batch"}}),
+    "bert-base": (
+        lambda: BertLike(12, 768, 12, 30522),
+        _bert_inputs,
+        {"input_ids": {0: "batch", 1: "sequence"}, "attention_mask": {0: "batch", 1: "sequence"}},
+    ),
+    "vit-b-16": (ViT, lambda: (torch.randn(1, 3, 224, 224),), {"x": {0: "batch"}}),
 }

@@ -34,7 +34,7 @@ PACKAGES = {
     "capture": "a PyTorch model becomes an onnx_ir.Model, by one of four routes",
     "conversion": "tp.export, tp.verify, tp.rewrite",
     "comparison": "tp.compare, tp.reduce, tp.record",
-    "benchmark": "tp.try_engines, tp.bench: candidates in processes of their own",
+    "benchmark": "tp.try_engines, tp.bench: candidates in processes of their own; tp.profile: the time of each kernel",
     "bundles": "what is shipped: a C++ project for a model, and the C++ library in it",
     "environment": "tp.doctor",
     "cli": "one file a verb",

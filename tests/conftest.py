@@ -50,6 +50,7 @@ SLOW = {
     "test_pair_torch",
     "test_picked_layers",
     "test_pooling",
+    "test_profile",
     "test_quantized",
     "test_random_programs",
     "test_repairs",

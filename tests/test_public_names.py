@@ -31,6 +31,7 @@ NAMES = {
     "graph",
     "operator",
     "operators",
+    "profile",
     "record",
     "reduce",
     "rewrite",

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torchport import errors as errors, graph as graph, operators as operators
     from torchport._version import __version__ as __version__
     from torchport.benchmark.benchmarking import bench as bench
+    from torchport.benchmark.profiling import profile as profile
     from torchport.benchmark.try_engines import try_engines as try_engines
     from torchport.bundles.cpp_project import cpp_project as cpp_project
     from torchport.capture.control_flow import flow as flow
@@ -55,6 +56,7 @@ __getattr__, __dir__, __all__ = lazy_names(
     {
         "torchport._version": "__version__",
         "torchport.benchmark.benchmarking": "bench",
+        "torchport.benchmark.profiling": "profile",
         "torchport.benchmark.try_engines": "try_engines",
         "torchport.bundles.cpp_project": "cpp_project",
         "torchport.capture.control_flow.flow": "=flow",

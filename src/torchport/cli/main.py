@@ -30,6 +30,7 @@ VERBS = {
     "lint": "List every fault of an ONNX model.",
     "engines": "Try a model in every engine: right or wrong, latency, memory.",
     "bench": "Measure models and engines beside each other.",
+    "profile": "Show where the time of a model goes, down to the Python line.",
     "run": "Run an ONNX model on given inputs.",
     "cpp": "Write a C++ project that runs a model.",
     "doctor": "Show versions, engines, CPU features, and what is missing.",

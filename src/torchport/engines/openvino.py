@@ -23,6 +23,8 @@ import openvino as ov
 from onnx_ir.passes.common import InlinePass
 
 from torchport.engines import custom_operators
+from torchport.engines.openvino_profiler import OpenVinoProfiler
+from torchport.engines.profiling import Profiler
 from torchport.engines.protocol import Capabilities, Engine, OpenOptions, Runner, Setting, identity_model
 from torchport.errors import EngineError, OptionError, did_you_mean
 from torchport.files import onnx_files
@@ -77,6 +79,10 @@ class OpenVino(Engine):
 
     def capabilities(self) -> Capabilities:
         return _capabilities()
+
+    def profiler(self, path: Path, model: ir.Model, options: OpenOptions) -> Profiler:
+        counted = dataclasses.replace(options, settings={**options.settings, "profile": True})
+        return OpenVinoProfiler(self.open(path, counted), model)
 
 
 @functools.cache
@@ -217,6 +223,10 @@ class OpenVinoRunner(Runner):
             raise _engine_error("OpenVINO fails while running the model", error, self._model) from error
         finally:
             free.append(request)
+
+    def counters(self) -> Any:
+        """Return OpenVINO's counters of each kernel; `profile` must be set, and one thread must have run it."""
+        return next(iter(self._free.values()))[0].get_profiling_info()
 
     def _output(self, request: Any, name: str, buffer: Array | None) -> Array:
         index = self._index[name]

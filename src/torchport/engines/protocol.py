@@ -1,7 +1,8 @@
 """The interface of an engine: open a model, say what runs, and prepare a model for the engine's known faults.
 
 An engine is a subclass of `Engine`, registered under the entry point group `torchport.engines`. `open` is all it must
-have; `capabilities` and `prepare` say nothing and change nothing by default.
+have; `capabilities` and `prepare` say nothing and change nothing by default, and `profiler` is for engines that count
+the time of their kernels.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -22,6 +23,9 @@ from onnx import helper
 from torchport.inputs.binding import unfit_buffer
 from torchport.results import Bound, Finding, TensorInfo
 from torchport.tensors import Array
+
+if TYPE_CHECKING:
+    from torchport.engines.profiling import Profiler
 
 
 @dataclasses.dataclass(frozen=True)
@@ -206,6 +210,19 @@ class Engine(abc.ABC):
         `model` itself may be changed, since a large one is not copied: give a clone to keep it.
         """
         return Prepared(model)
+
+    def profiler(self, path: Path, model: ir.Model, options: OpenOptions) -> Profiler:
+        """Open a model with counters of the time of each kernel; `open_profiler` asks only an engine that has this.
+
+        Args:
+            path: the model's file.
+            model: the same model; its nodes are those that kernels name.
+            options: as for `open`.
+
+        Raises:
+            EngineError: the engine refuses the model.
+        """
+        raise NotImplementedError
 
 
 # Small models that ask an engine about one operator.

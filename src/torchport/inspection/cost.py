@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import onnx_ir as ir
 
@@ -160,18 +160,12 @@ class _Measuring:
         return self._sizes[id(value)]
 
     def _bytes_of(self, value: ir.Value) -> Size:
-        shape, dtype = self._shapes.of(value), self._shapes.dtype(value)
         if value.name in ("", None) or is_constant_node(value.producer()):
             return 0
-        if shape is None or None in shape or dtype is None or not isinstance(value.type, ir.TensorType | None):
+        found = size_in_bytes(value, self._shapes)
+        if found is None:
             self._unsized[f"{value.name}"] = None
-            return 0
-        if dtype in (ir.DataType.STRING, ir.DataType.UNDEFINED):
-            return 0
-        count = product(d for d in shape if d is not None)
-        if dtype.bitwidth % 8 == 0:
-            return count * (dtype.bitwidth // 8)
-        return -(-count * dtype.bitwidth // 8) if isinstance(count, int) else count * dtype.bitwidth // 8
+        return found or 0
 
     def _peak(self, graph: ir.Graph) -> Size:
         """Bytes of what lives at once inside a graph, without its inputs."""
@@ -207,6 +201,49 @@ def _last_uses(graph: ir.Graph, nodes: list[ir.Node]) -> dict[int, int]:
             last[id(value)] = index
     last |= {id(value): len(nodes) for value in graph.outputs}
     return last
+
+
+# How many bytes a value takes, and how many go in and out of nodes.
+
+_VIEWS = ("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Shape", "Size")  # give the same memory a new shape
+_PICKING = ("Gather", "GatherND", "GatherElements", "Slice")  # read only what they give
+
+
+def size_in_bytes(value: ir.Value, shapes: Shapes) -> Size | None:
+    """Return the bytes of a value; None if its shape or dtype is not known. Texts count as none."""
+    shape, dtype = shapes.of(value), shapes.dtype(value)
+    if shape is None or None in shape or dtype is None or not isinstance(value.type, ir.TensorType | None):
+        return None
+    if dtype in (ir.DataType.STRING, ir.DataType.UNDEFINED):
+        return 0
+    count = product(d for d in shape if d is not None)
+    if dtype.bitwidth % 8 == 0:
+        return count * (dtype.bitwidth // 8)
+    return -(-count * dtype.bitwidth // 8) if isinstance(count, int) else count * dtype.bitwidth // 8
+
+
+def bytes_moved(nodes: Collection[ir.Node], shapes: Shapes) -> Size | None:
+    """Return the bytes that nodes which run as one read and write; None if a shape is not known.
+
+    What only passes between them stays in registers and caches. A view moves nothing.
+    """
+    within = set(nodes)
+    total: Size = 0
+    for value in dict.fromkeys(v for node in nodes for v in _moving(node, within)):
+        size = size_in_bytes(value, shapes)
+        if size is None:
+            return None
+        total = total + size
+    return total
+
+
+def _moving(node: ir.Node, within: set[ir.Node]) -> list[ir.Value]:
+    """Return the values that a node reads from outside a group of nodes and those it gives to the outside."""
+    if node.op_type in _VIEWS:
+        return []
+    outputs = [v for v in node.outputs if v.name and (v.is_graph_output() or not within.issuperset(v.consumers()))]
+    given = node.inputs[1:] if node.op_type in _PICKING else node.inputs
+    return [v for v in given if v is not None and v.producer() not in within] + outputs
 
 
 # How many multiply-adds a node takes: of convolutions, matrix products, recurrent layers and attention.

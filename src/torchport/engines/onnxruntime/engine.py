@@ -19,7 +19,9 @@ import onnxruntime as ort
 
 from torchport.engines import custom_operators
 from torchport.engines.onnxruntime import kernel_types, python_kernels, session_options, workarounds
+from torchport.engines.onnxruntime.profiler import OrtProfiler
 from torchport.engines.onnxruntime.python_kernels import Needs
+from torchport.engines.profiling import Profiler
 from torchport.engines.protocol import Capabilities, Engine, OpenOptions, Prepared, Runner, Setting, identity_model
 from torchport.errors import EngineError
 from torchport.files import onnx_files
@@ -70,6 +72,9 @@ class OnnxRuntime(Engine):
 
     def prepare(self, model: ir.Model) -> Prepared:
         return Prepared(model, (*kernel_types.fit(model, has_kernels), *workarounds.apply(model)))
+
+    def profiler(self, path: Path, model: ir.Model, options: OpenOptions) -> Profiler:
+        return OrtProfiler(model, options, lambda how: self.open(path, how))
 
 
 @functools.cache
@@ -331,6 +336,10 @@ class _InPython(Runner):
             self._open()
         self.inputs, self.outputs = self._runner.inputs, self._runner.outputs
         self.bounds = self._runner.bounds
+
+    @property
+    def session(self) -> ort.InferenceSession:
+        return self._runner.session
 
     def _open(self) -> None:
         self._runner = self._opened()

@@ -16,6 +16,8 @@ from torchport.errors import EngineError, OptionError, did_you_mean
 from torchport.results import Finding
 
 CPU = "CPUExecutionProvider"
+OPTIMIZED = "optimized graph"  # no setting of the user: where the profiler wants the graph that is run
+OPTIMIZED_WEIGHTS = "optimized.data"  # beside that graph
 _SUFFIX = "ExecutionProvider"
 _LEVELS = {
     "disabled": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
@@ -26,6 +28,8 @@ _LEVELS = {
 }
 _RECORD = "session.record_ep_graph_assignment_info"
 _SPINNING = "session.intra_op.allow_spinning"
+_EXTERNAL_NAME = "session.optimized_model_external_initializers_file_name"
+_EXTERNAL_SIZE = "session.optimized_model_external_initializers_min_size_in_bytes"
 _SHOWN = 8  # nodes that a message names
 
 SETTINGS: Mapping[str, Setting] = {
@@ -57,6 +61,10 @@ def session_options(how: OpenOptions) -> ort.SessionOptions:
         options.add_session_config_entry(_SPINNING, str(int(settings["spinning"])))
     if "profile" in settings:
         options.enable_profiling, options.profile_file_prefix = True, settings["profile"]
+    if OPTIMIZED in settings:
+        options.optimized_model_filepath = settings[OPTIMIZED]
+        options.add_session_config_entry(_EXTERNAL_NAME, OPTIMIZED_WEIGHTS)
+        options.add_session_config_entry(_EXTERNAL_SIZE, "1024")
     if "providers" in settings:
         options.add_session_config_entry(_RECORD, "1")
     return options
