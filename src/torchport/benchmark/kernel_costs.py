@@ -89,10 +89,20 @@ def _solved(text: str, name: str, size: int, known: Mapping[str, int]) -> dict[s
     return {name: root} if evaluated(text, {**known, name: root}) == size else {}
 
 
-def without_counting(times: KernelTimes, call_overhead: float) -> KernelTimes:
-    """Return the times without what counting itself adds to each call."""
+def without_counting(times: KernelTimes, call_overhead: float, counted: float, plain: float) -> KernelTimes:
+    """Return the times without what counting adds: its cost for each call, then the ratio of a run without to one with.
+
+    Args:
+        times: of a run that counts.
+        call_overhead: the seconds that counting adds to each call.
+        counted: the seconds of a run that counts.
+        plain: the seconds of one that does not.
+    """
+    calls = sum(kernel.calls for kernel in times.kernels)
+    rest = counted - call_overhead * calls
+    scale = plain / rest if rest > 0 else 1.0
     kernels = [
-        dataclasses.replace(kernel, seconds=max(kernel.seconds - call_overhead * kernel.calls, 0.0))
+        dataclasses.replace(kernel, seconds=max(kernel.seconds - call_overhead * kernel.calls, 0.0) * scale)
         for kernel in times.kernels
     ]
     return dataclasses.replace(times, kernels=tuple(kernels))

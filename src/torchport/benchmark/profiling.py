@@ -97,8 +97,7 @@ def profile(
         say("measuring")
         measured = work.measured(feeds, seconds)
         limits, trouble = work.limits()
-        if limits is not None:
-            measured = dataclasses.replace(measured, times=without_counting(measured.times, limits.call_overhead))
+        measured = measured.without_counting(limits.call_overhead if limits is not None else 0.0)
         name = os.fspath(model) if isinstance(model, (str, os.PathLike)) else "the model"
         found = work.profile(name, feeds, measured, limits)
         if limits is not None and _is_beyond(found):
@@ -160,6 +159,11 @@ class _Measured:
     in_python: tuple[str, ...]
     findings: tuple[Finding, ...]
 
+    def without_counting(self, call_overhead: float) -> _Measured:
+        """Return these times with the kernels' as they are in a run that does not count."""
+        times = without_counting(self.times, call_overhead, self.profiled_seconds, self.run_seconds)
+        return dataclasses.replace(self, times=times)
+
 
 class _Work:
     """A model in an engine, measured step by step."""
@@ -215,12 +219,14 @@ class _Work:
         found: list[float] = []
         _warmed(lambda: profiler.run(feeds))
         profiler.warm()
+        measured = [(found, lambda: profiler.run(feeds))]
+        if plain is not None:
+            measured.append((without, lambda: plain.run(feeds)))
         for _ in range(rounds):
-            time.sleep(_PAUSE)
-            found += _timed(lambda: profiler.run(feeds), runs)
-            if plain is not None:
+            for times, run in measured:
                 time.sleep(_PAUSE)
-                without += _timed(lambda: plain.run(feeds), runs)
+                times += _timed(run, runs)
+            measured.reverse()  # neither is always the second
         return found
 
     def limits(self, *, again: bool = False) -> tuple[Limits | None, tuple[Finding, ...]]:
