@@ -75,7 +75,7 @@ def bench(
         processes: for each candidate, one after the other; up to twice as many where the noise is large.
         limit: the seconds that each process may take in all.
         memory: the bytes of address space that each process may take; None for no limit.
-        seed: for inputs that are made up, weights that the PyTorch model draws, and the order of turns.
+        seed: for weights that the PyTorch model draws, and the order of turns. Made-up inputs are the same each time.
         trust: open a PyTorch file that runs code when it is loaded.
         progress: called with one line at each step.
 

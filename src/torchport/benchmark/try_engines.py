@@ -67,7 +67,7 @@ def try_engines(
         seconds: to measure each engine for.
         limit: the seconds that each engine may take in all.
         memory: the bytes of address space that each engine's process may take; None for no limit.
-        seed: for inputs that are made up and weights that the PyTorch model draws.
+        seed: for weights that the PyTorch model draws. Inputs that are made up are the same each time.
         trust: open a PyTorch file that runs code when it is loaded.
         progress: called with one line at each step.
 
