@@ -219,7 +219,7 @@ class _Work:
         found: list[float] = []
         _warmed(lambda: profiler.run(feeds))
         profiler.warm()
-        measured = [(found, lambda: profiler.run(feeds))]
+        measured: list[tuple[list[float], Callable[[], Any]]] = [(found, lambda: profiler.run(feeds))]
         if plain is not None:
             measured.append((without, lambda: plain.run(feeds)))
         for _ in range(rounds):
