@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo check test lint pytest test-torch test-parts golden bench-export bench-zoo bench-libraries bench-operators bench-databases bench-graph bench-rewrite bench-compare bench-engines bench-native fuzz clean
+.PHONY: demo check test lint pytest test-torch test-parts golden bench-export bench-zoo bench-libraries bench-operators bench-databases bench-graph bench-rewrite bench-compare bench-engines bench-agreement bench-native fuzz clean
 
 demo: .venv/installed
 	$(BIN)/torchport export examples/01_first_export/model.py:Net --dynamic image:0=batch -o examples/01_first_export/model.onnx
@@ -70,12 +70,15 @@ bench-compare: .venv-zoo/installed
 	.venv-zoo/bin/python benchmarks/compare/run.py
 
 # What a call of a session costs over bare ONNX Runtime and OpenVINO, and whether inputs are copied; then what the
-# verdicts of `torchport bench` are worth, in a quarter of an hour; then if profiles are
-# true.
+# verdicts of `torchport bench` are worth, in a quarter of an hour; then whether profiles are true.
 bench-engines: .venv/installed
 	$(BIN)/python benchmarks/engines.py
 	$(BIN)/python benchmarks/bench.py
 	$(BIN)/python benchmarks/profiles.py
+
+# Forty models in every engine that is here: right, or the node that is not.
+bench-agreement: .venv-zoo/installed
+	.venv-zoo/bin/python benchmarks/agreement.py
 
 # The C++ runner: latency beside the C++ API by hand, first answer beside Python, 1,000 starts, the generated project.
 bench-native: .venv/installed
@@ -88,7 +91,7 @@ fuzz: .venv/installed
 # torchvision without its dependencies: PyPI's is built for CUDA, and would draw in the torch it was built for.
 .venv-zoo/installed: pyproject.toml constraints.txt benchmarks/requirements-zoo.txt benchmarks/requirements-zoo-alone.txt
 	$(PYTHON) -m venv .venv-zoo
-	.venv-zoo/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e . -r benchmarks/requirements-zoo.txt
+	.venv-zoo/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[openvino]" -r benchmarks/requirements-zoo.txt
 	.venv-zoo/bin/pip install --quiet --disable-pip-version-check --no-deps -r benchmarks/requirements-zoo-alone.txt
 	touch $@
 

@@ -10,7 +10,6 @@ Each part runs in processes of their own and prints as it goes.
 from __future__ import annotations
 
 import argparse
-import fnmatch
 import gc
 import json
 import subprocess
@@ -23,7 +22,6 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 ZOO = (str(HERE.parent / "zoo"), str(HERE.parent / "shared"))
 PLANTINGS = 20
-UNTOUCHED = 20  # of each library
 
 
 def memory(field: str) -> int:
@@ -114,7 +112,7 @@ def torch_intermediates(subject: str) -> None:
     print(json.dumps({"seconds": time.perf_counter() - started}), flush=True)
 
 
-def untouched(name: str) -> None:
+def compare_untouched(name: str) -> None:
     """In this process: export a model of the zoo and compare it with what it came from."""
     sys.path[:0] = ZOO
     from models import find
@@ -196,13 +194,10 @@ def report_planted(subjects: list[str]) -> None:
 
 
 def report_untouched(only: str | None) -> None:
-    sys.path[:0] = ZOO
-    from models import names
+    sys.path[:0] = (*ZOO, str(HERE))
+    from subjects import untouched
 
-    chosen: list[str] = []
-    for library in ("timm/", "transformers/"):
-        own = [n for n in names() if n.startswith(library) and (only is None or fnmatch.fnmatch(n, only))]
-        chosen += own[:: max(1, len(own) // UNTOUCHED)][:UNTOUCHED]
+    chosen = untouched(only)
     cried = 0
     for name in chosen:
         (row,) = _child("untouched-here", name)[-1:]
@@ -223,7 +218,7 @@ def main() -> None:
     elif options.part == "torch-here":
         torch_intermediates(options.rest[0])
     elif options.part == "untouched-here":
-        untouched(options.rest[0])
+        compare_untouched(options.rest[0])
     if options.part in ("all", "planted"):
         report_planted(options.subject or ["resnet50", "bert", "vit_b"])
     if options.part in ("all", "reduce"):

@@ -1,7 +1,9 @@
-"""The models that faults are planted in: ResNet-50, a BERT of base size, ViT-B; random weights."""
+"""The models that faults are planted in, ResNet-50, a BERT of base size and ViT-B with random weights, and the names of
+those that are left untouched."""
 
 from __future__ import annotations
 
+import fnmatch
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +13,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "shared"))
 from spec import declare_torchvision_operators
+
+UNTOUCHED = 20  # of each library
 
 Made = tuple[torch.nn.Module, dict[str, torch.Tensor]]
 
@@ -56,3 +60,18 @@ def make(name: str) -> Made:
 
 def nodes(model: Any) -> list[Any]:
     return [n for n in model.graph if n.op_type != "Constant"]
+
+
+def untouched(only: str | None) -> list[str]:
+    """Return the names of forty models of the zoo, spread over its two libraries. The zoo must be on the path.
+
+    Args:
+        only: a pattern that the names must match.
+    """
+    from models import names
+
+    chosen: list[str] = []
+    for library in ("timm/", "transformers/"):
+        own = [n for n in names() if n.startswith(library) and (only is None or fnmatch.fnmatch(n, only))]
+        chosen += own[:: max(1, len(own) // UNTOUCHED)][:UNTOUCHED]
+    return chosen

@@ -271,14 +271,21 @@ def test_sizes_of_dimensions_come_from_the_inputs_also_where_only_a_multiple_is_
     ],
 )
 def test_a_mistake_is_said_before_anything_is_measured(
-    folder: Path, options: dict[str, Any], kind: type[Exception], message: str
+    folder: Path,
+    options: dict[str, Any],
+    kind: type[Exception],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     before = set(Path(tempfile.gettempdir()).glob("torchport-*"))
     with pytest.raises(kind, match=message):
         tp.profile(folder / "net.onnx", **options, **QUICK)
     assert not [
         p for p in set(Path(tempfile.gettempdir()).glob("torchport-*")) - before if (p / "optimized.onnx").exists()
     ]
+    assert not list(tmp_path.iterdir())  # ONNX Runtime writes its profile there if it is asked for one
 
 
 def test_a_custom_operator_without_a_library_is_named() -> None:

@@ -85,6 +85,12 @@ def profile(
     say = progress or (lambda text: None)
     check_threads(threads)
     check_profiles(engine)
+    if "profile" in (options or {}):  # before anything is opened with it: ONNX Runtime would write a file
+        raise OptionError(
+            "the engine's own profile is what torchport reads here",
+            where="--option profile=...",
+            next_step="leave it out; --trace writes a file that a browser shows",
+        )
     if trace is not None:
         check_target(trace)
     checked = open_options(engine, libraries=library_paths(libraries), threads=threads, settings=options)

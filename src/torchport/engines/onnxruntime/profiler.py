@@ -19,7 +19,7 @@ from torchport.engines.onnxruntime.fused_nodes import Running, running_nodes
 from torchport.engines.onnxruntime.session_options import OPTIMIZED, OPTIMIZED_WEIGHTS
 from torchport.engines.profiling import Kernel, KernelTimes, Profiler, Span
 from torchport.engines.protocol import OpenOptions
-from torchport.errors import EngineError, OptionError
+from torchport.errors import EngineError
 from torchport.tensors import Array
 
 _SUFFIX = "_kernel_time"
@@ -38,12 +38,6 @@ class OrtProfiler(Profiler):
     """
 
     def __init__(self, model: ir.Model, options: OpenOptions, open_session: Callable[[OpenOptions], Any]) -> None:
-        if "profile" in options.settings:
-            raise OptionError(
-                "the profile of ONNX Runtime is what torchport reads here",
-                where="--option profile=...",
-                next_step="leave it out; --trace writes a file that a browser shows",
-            )
         self._model, self._ran, self._left_out = model, 0, 0
         self._folder = tempfile.TemporaryDirectory(prefix="torchport-")
         place = Path(self._folder.name)
