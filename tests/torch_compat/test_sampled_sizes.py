@@ -237,3 +237,16 @@ def test_the_batch_found_from_the_number_of_windows_varies() -> None:
     for shape in ((1, 3, 8, 8), (3, 3, 12, 8), (2, 3, 7, 18), (5, 3, 30, 4)):
         x = torch.randn(shape)
         torch.testing.assert_close(session(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+def test_an_equality_with_a_number_from_values_is_not_decided_by_samples() -> None:
+    def check(h: torch.SymInt) -> None:
+        env = h.node.shape_env
+        with env.ignore_fresh_unbacked_symbols():
+            unknown = env.create_unbacked_symint().node.expr
+        long = padded(padded((h + 3) // 2, 7), 5).node.expr
+        assert env._maybe_evaluate_static(sympy.Eq(unknown, long)) is None
+        assert env._maybe_evaluate_static(sympy.Ne(unknown, long)) is None
+
+    with sampled_sizes.sampled_sizes():
+        captured(check)

@@ -38,6 +38,7 @@ unique_graph_id: Any = part("unique_graph_id")
 part("ShapeEnv")
 
 Sizes = Sequence[Sequence[int]]
+Told = Sequence[Sequence[Any] | None]  # for each result its sizes as far as a formula is known for them
 _GRAPH = "torchport_graph"
 
 
@@ -46,17 +47,31 @@ class _Choice(HigherOrderOperator):
         super().__init__("torchport_choice")
 
     def __call__(
-        self, test: torch.Tensor, then: Callable[..., Any], otherwise: Callable[..., Any], inputs: Sequence[Any]
+        self,
+        test: torch.Tensor,
+        then: Callable[..., Any],
+        otherwise: Callable[..., Any],
+        inputs: Sequence[Any],
+        told: Told = (),
     ) -> tuple[torch.Tensor, ...]:
-        """`then(*inputs)` or `otherwise(*inputs)`: tensors of the same number, types and ranks; sizes may differ."""
-        return super().__call__(test, then, otherwise, tuple(inputs))
+        """`then(*inputs)` or `otherwise(*inputs)`: tensors of the same number, types and ranks; sizes may differ.
+
+        Args:
+            test: which one.
+            then: the one if the test holds.
+            otherwise: the other one.
+            inputs: tensors and sizes.
+            told: for each result its sizes, or None; in them None for a size without a formula. Without a formula, a
+                size on which the two differ is one that only the running model knows.
+        """
+        return super().__call__(test, then, otherwise, tuple(inputs), tuple(told))
 
 
 choice = _Choice()
 
 
 @choice.py_impl(DispatchKey.CompositeExplicitAutograd)
-def _choose(test: torch.Tensor, then: Any, otherwise: Any, inputs: Any) -> tuple[torch.Tensor, ...]:
+def _choose(test: torch.Tensor, then: Any, otherwise: Any, inputs: Any, told: Told) -> tuple[torch.Tensor, ...]:
     return (then if test else otherwise)(*inputs)
 
 
@@ -64,11 +79,13 @@ choice.py_autograd_impl(autograd_not_implemented(choice, deferred_error=True))
 
 
 @choice.py_impl(FakeTensorMode)
-def _choose_fake(mode: Any, test: torch.Tensor, then: Any, otherwise: Any, inputs: Any) -> tuple[torch.Tensor, ...]:
+def _choose_fake(
+    mode: Any, test: torch.Tensor, then: Any, otherwise: Any, inputs: Any, told: Told
+) -> tuple[torch.Tensor, ...]:
     with mode:
         with mode.shape_env.ignore_fresh_unbacked_symbols():
-            results = [_known_results(f, inputs) or _apart(f, inputs) for f in (then, otherwise)]
-        return tuple(_either(a, b) for a, b in zip(*results, strict=True))
+            left, right = (_known_results(f, inputs) or _apart(f, inputs) for f in (then, otherwise))
+        return _merged(left, right, told)
 
 
 def _known_results(function: Any, inputs: Sequence[Any]) -> list[Any] | None:
@@ -105,30 +122,43 @@ def _traced(function: Callable[..., Any], inputs: Sequence[Any]) -> Any:
         return _apart(reenter_make_fx(function), inputs)
 
 
-def _either(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """A tensor that may be one or the other: a size on which they differ is unknown."""
-    sizes = [a if statically_known_true(a == b) else fresh_size() for a, b in zip(left.shape, right.shape, strict=True)]
+def _merged(left: Sequence[torch.Tensor], right: Sequence[torch.Tensor], told: Told) -> tuple[torch.Tensor, ...]:
+    """Tensors that may be the ones or the others."""
+    return tuple(_either(*pair) for pair in zip(left, right, told or [None] * len(left), strict=True))
+
+
+def _either(left: torch.Tensor, right: torch.Tensor, told: Sequence[Any] | None) -> torch.Tensor:
+    """A tensor that may be one or the other: a size on which they differ is unknown, unless there is a formula."""
+    rows = zip(left.shape, right.shape, told or [None] * left.dim(), strict=True)
+    sizes = [_either_size(a, b) if formula is None else formula for a, b, formula in rows]
     return torch.empty(sizes, dtype=left.dtype, device=left.device)
 
 
+def _either_size(left: Any, right: Any) -> Any:
+    return left if statically_known_true(left == right) else fresh_size()
+
+
 @choice.py_impl(ProxyTorchDispatchMode)
-def _choose_traced(mode: Any, test: torch.Tensor, then: Any, otherwise: Any, inputs: Any) -> tuple[torch.Tensor, ...]:
+def _choose_traced(
+    mode: Any, test: torch.Tensor, then: Any, otherwise: Any, inputs: Any, told: Told
+) -> tuple[torch.Tensor, ...]:
     with disable_proxy_modes_tracing(), fake_mode().shape_env.ignore_fresh_unbacked_symbols():
         graphs = [_traced(function, inputs) for function in (then, otherwise)]
-    arguments = (test, *graphs, inputs)
-    pairs = list(zip(*map(_results, graphs), strict=True))
+    arguments = (test, *graphs, inputs, told)
+    left, right = map(_results, graphs)
     names = dict(zip(("then", "otherwise"), graphs, strict=True))
-    return _recorded(mode, choice, arguments, names, lambda: tuple(_either(a, b) for a, b in pairs))
+    return _recorded(mode, choice, arguments, names, lambda: _merged(left, right, told))
 
 
 @choice.py_functionalize_impl
-def _choose_functional(ctx: Any, test: torch.Tensor, then: Any, otherwise: Any, inputs: Any) -> Any:
+def _choose_functional(ctx: Any, test: torch.Tensor, then: Any, otherwise: Any, inputs: Any, told: Told) -> Any:
     with ctx.redispatch_to_next():
         outputs = choice(
             ctx.unwrap_tensors(test),
             _functional(ctx, then),
             _functional(ctx, otherwise),
             ctx.unwrap_tensors(inputs),
+            told,
         )
     return ctx.wrap_tensors(outputs)
 
@@ -308,7 +338,7 @@ def translations() -> dict[Any, Callable[..., Any]]:
     return {choice: _translate_choice, loop: _translate_loop}
 
 
-def _translate_choice(test: Any, then: Any, otherwise: Any, inputs: Sequence[Any]) -> Any:
+def _translate_choice(test: Any, then: Any, otherwise: Any, inputs: Sequence[Any], told: Any = ()) -> Any:
     """ONNX's If, each branch a call of its function."""
     given = _values(inputs)
     branches = [_called(function, given) for function in (then, otherwise)]

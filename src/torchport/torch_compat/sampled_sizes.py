@@ -99,10 +99,12 @@ def _with_sampled_conditions(plain: Any) -> Any:
     def evaluate(self: Any, expr: Any, **options: Any) -> Any:
         check_time()
         if not any(options.values()) and isinstance(expr, sympy.logic.boolalg.Boolean) and is_long(expr):
-            answers = _samples(self).answers(expr)
+            from_values = not expr.free_symbols <= self.backed_var_to_val.keys()
+            # whether a number that only values tell equals a formula, no sample of it shows
+            answers = set() if from_values and expr.has(sympy.Eq, sympy.Ne) else _samples(self).answers(expr)
             if len(answers) == 1:
                 return sympy.true if answers.pop() else sympy.false
-            if len(answers) > 1 and expr.free_symbols <= self.backed_var_to_val.keys():
+            if len(answers) > 1 and not from_values:
                 return None
         return plain(self, expr, **options)
 

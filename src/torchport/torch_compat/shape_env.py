@@ -202,6 +202,38 @@ def _guessed_truth(condition: torch.SymBool) -> bool:
     return asked.xreplace(numbers) == sympy.true
 
 
+def truth_number(condition: torch.SymBool | torch.SymInt) -> Any:
+    """Return a formula of sizes that is 1 where a condition on sizes holds, else 0. A size holds if it is not zero.
+
+    It is arithmetic, since torch cannot compute a choice (`Piecewise`) again in the graph of a branch.
+    """
+    node = condition.node
+    expression = node.expr
+    if isinstance(condition, torch.SymInt):
+        return _zero_or_one(condition * condition)
+    kind = type(expression)
+    if not isinstance(expression, sympy.core.relational.Relational) or not expression.lhs.is_integer:
+        return torch.sym_ite(condition, 1, 0)
+    left, right = (_size_of(node, side) for side in expression.args)
+    if kind in (sympy.Eq, sympy.Ne):
+        unequal = _zero_or_one((left - right) * (left - right))
+        return unequal if kind is sympy.Ne else 1 - unequal
+    above = left - right if kind in (sympy.Gt, sympy.Ge) else right - left
+    return _zero_or_one(torch.sym_max(above + (kind in (sympy.Ge, sympy.Le)), 0))
+
+
+def _zero_or_one(number: Any) -> Any:
+    return torch.sym_min(number, 1)
+
+
+def _size_of(node: Any, formula: Any) -> Any:
+    """A formula of sizes as a size."""
+    if formula.is_Integer:
+        return int(formula)
+    number = formula.xreplace(node.shape_env.backed_var_to_val)
+    return torch.SymInt(type(node)(formula, node.shape_env, int, int(number) if number.is_Integer else None))
+
+
 # Sizes that are computed with a quotient of sizes: `scale = 800 / min(h, w)`, then `int(h * scale)`.
 #
 # Torch carries the whole formula into every size behind it. It can simplify none of it, takes minutes to bound it, and
@@ -267,6 +299,8 @@ _REBUILT: dict[str, Callable[..., Any]] = {
     "FloatTrueDiv": operator.truediv,
     "FloorToInt": math.floor,
     "IntTrueDiv": operator.truediv,
+    "Max": torch.sym_max,
+    "Min": torch.sym_min,  # torch's own wrapper for several numbers is no operator of an exported program
     "ToFloat": torch.sym_float,
     "TruncToInt": math.trunc,
 }
@@ -274,7 +308,7 @@ _REBUILT: dict[str, Callable[..., Any]] = {
 
 class _Rebuilt(dict[type, Callable[..., Any]]):
     def get(self, kind: type, default: Any = None) -> Any:
-        return super().get(kind) or _REBUILT.get(kind.__name__, default)
+        return _REBUILT.get(kind.__name__) or super().get(kind, default)
 
 
 def sizes_of(number: torch.SymFloat | torch.SymBool) -> list[torch.SymInt]:

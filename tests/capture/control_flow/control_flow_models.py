@@ -826,3 +826,36 @@ class SlicedBySizes(nn.Module):
         out[:, kept] = torch.einsum("bi,ci->bi", x[:, kept], weight)
         odd = slice(1, None) if x.shape[1] > 5 else slice(None, 3)
         return out, x[:, odd] * 2
+
+
+class PaddedBySizes(nn.Module):
+    """As in Demucs: conditions on the length choose how much to pad, and two ways to one length meet in a sum."""
+
+    def __init__(self):
+        super().__init__()
+        self.steps = nn.ModuleList([nn.Conv1d(2, 2, 8, 4, 2) for _ in range(2)])
+
+    @staticmethod
+    def reflected(x, left, right):
+        whole, length = x, x.shape[-1]
+        paddings = (left, right)
+        if length <= max(left, right):
+            extra = max(left, right) - length + 1
+            extra_right = min(right, extra)
+            paddings = (left - extra + extra_right, right - extra_right)
+            x = F.pad(x, (extra - extra_right, extra_right))
+        padded = F.pad(x, paddings, mode="reflect")
+        assert padded.shape[-1] == length + left + right
+        assert (padded[..., left : left + length] == whole).all()
+        return padded
+
+    def forward(self, x):
+        frames = int(math.ceil(x.shape[-1] / 16))
+        padded = self.reflected(x, 24, 24 + frames * 16 - x.shape[-1])
+        spectrum = torch.stft(padded.flatten(0, 1), 32, 16, window=torch.hann_window(32), return_complex=True)
+        spectrum = spectrum.abs().mean(1)[..., 2 : 2 + frames].view(x.shape[0], 2, frames)
+        for step in self.steps:
+            if not x.shape[-1] % 4 == 0:
+                x = F.pad(x, (0, 4 - x.shape[-1] % 4))
+            x = step(x)
+        return x + spectrum

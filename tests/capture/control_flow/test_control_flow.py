@@ -18,6 +18,7 @@ import torch
 import torchport as tp
 from torchport.capture.control_flow.plan import plan_by_reading
 from torchport.capture.routes import rewrite
+from torchport.errors import CaptureError
 
 DYNAMIC = {"x": {0: "batch"}}
 
@@ -273,3 +274,42 @@ def test_a_slice_that_a_size_chooses_is_right_at_every_size() -> None:
         for own, theirs in zip(session.run({"x": x.numpy()}).values(), answers(model, x), strict=True):
             assert own.shape == theirs.shape
             np.testing.assert_allclose(own, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_numbers_and_sizes_that_sizes_choose_are_right_at_every_size() -> None:
+    torch.manual_seed(4)
+    model = control_flow_models.PaddedBySizes().eval()
+    exported = tp.export(model, (torch.randn(2, 2, 128),), dynamic={"x": {0: "batch", 2: "n"}})
+    assert exported.route == "rewrite"
+    assert not exported.proof.bounds
+    session = tp.session(exported.model)
+    for batch, length in ((1, 1), (2, 7), (1, 16), (3, 24), (2, 25), (2, 64), (1, 97), (2, 128), (2, 131)):
+        x = torch.randn(batch, 2, length)
+        torch.testing.assert_close(session(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+def test_a_line_whose_rewriting_stops_the_capture_elsewhere_leaves_the_others_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without the formulas of what conditions on sizes choose, the first line would make the length unknown."""
+    model, plain = control_flow_models.PaddedBySizes().eval(), rewrite._try
+    lines = inspect.getsource(type(model)).splitlines()
+    first = type(model).__init__.__code__.co_firstlineno - next(n for n, line in enumerate(lines) if "__init__" in line)
+    stopping, other = (
+        first + next(n for n, line in enumerate(lines) if text in line) for text in ("if length <=", "if not x.shape")
+    )
+    rewritten: list[set[int]] = []
+
+    def stopped(request: Any, plan: Any, known: Any) -> Any:
+        rewritten.append({line for function in plan.functions for line in function.lines})
+        if stopping in rewritten[-1]:
+            raise CaptureError("stopped elsewhere") from RuntimeError("stopped elsewhere")
+        return plain(request, plan, known)
+
+    monkeypatch.setattr(rewrite, "_try", stopped)
+    exported = tp.export(model, (torch.randn(2, 2, 128),), dynamic={"x": {0: "batch", 2: "n[32..]"}}, route="rewrite")
+    assert any({stopping, other} <= lines for lines in rewritten)
+    assert other in rewritten[-1]
+    assert stopping not in rewritten[-1]
+    x = torch.randn(1, 2, 131)
+    torch.testing.assert_close(tp.session(exported.model)(x), model(x), rtol=1e-4, atol=1e-5)

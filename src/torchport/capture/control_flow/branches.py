@@ -13,7 +13,18 @@ import torch
 from torchport.capture.control_flow.dynamic_lists import OpenList, as_number_tensor
 from torchport.capture.control_flow.iteration import Items, items_of
 from torchport.capture.control_flow.loops import Loop
-from torchport.capture.control_flow.merging import Leaf, copies, either_slice, fitted, flatten, has_slices, merged
+from torchport.capture.control_flow.merging import (
+    Leaf,
+    Unset,
+    copies,
+    either_number,
+    either_slice,
+    fitted,
+    flatten,
+    has_slices,
+    merged,
+    same,
+)
 from torchport.capture.control_flow.tracing import (
     active_modes,
     carrying,
@@ -27,7 +38,7 @@ from torchport.capture.control_flow.tracing import (
 from torchport.capture.repairs.value_dependent import known_truth
 from torchport.errors import RewriteError
 from torchport.torch_compat.higher_order import choice, known_symbols, symbols_of
-from torchport.torch_compat.shape_env import check, surely
+from torchport.torch_compat.shape_env import surely
 from torchport.torch_compat.tracing import assert_in_graph, fake_mode
 
 # Branches and loops at run time.
@@ -63,7 +74,7 @@ def cond(test: Any, then: Callable[..., Any], otherwise: Callable[..., Any], *st
     with unrecorded():
         plan, spec = merged(first.result, second.result, lambda n: _named(names, n), known)
         given = [fitted(side.result, spec) for side in (first, second)]
-    plan = [_as_extreme(test, leaf, a, b, known) for leaf, a, b in zip(plan, *given, strict=True)]
+    plan = [_by_formula(test, leaf, a, b, known) for leaf, a, b in zip(plan, *given, strict=True)]
     modes = active_modes()
     moving = [n for n, leaf in enumerate(plan) if leaf.kind not in ("constant", "unset")]
 
@@ -79,11 +90,9 @@ def cond(test: Any, then: Callable[..., Any], otherwise: Callable[..., Any], *st
     if not moving and not written:
         return spec.unflatten([leaf.value for leaf in plan])
     inputs = [*outside, *sizes_in(then, otherwise, state)]
-    outputs = choice(truth, branch(then), branch(otherwise), inputs)
+    told = [_sizes_after(test, plan[n], given[0][n], given[1][n], known) for n in moving]
+    outputs = choice(truth, branch(then), branch(otherwise), inputs, [*told, *(None for _ in written)])
     _write_back(outside, written, outputs[len(moving) :])
-    for n, tensor in zip(moving, outputs, strict=False):
-        if plan[n].kind == "tensor":
-            tell_sizes(test, tensor, given[0][n], given[1][n], known)
     values = [leaf.value for leaf in plan]
     for n, tensor in zip(moving, outputs, strict=False):
         values[n] = plan[n].from_tensor(tensor)
@@ -300,54 +309,62 @@ def holds(test: Callable[[], Any]) -> Any:
 # would be one that nothing is known of, and every later view a question without an answer.
 
 
-def tell_sizes(test: Any, result: torch.Tensor, left: Any, right: Any, known: set[Any]) -> None:
-    """Tell torch the sizes of what one of two branches gives, where one formula holds for both.
+def _sizes_after(test: Any, leaf: Leaf, left: Any, right: Any, known: set[Any]) -> list[Any] | None:
+    """The sizes of what one of two branches gives, each as far as a formula is known for it; None if none is.
 
     Args:
-        test: what was asked.
-        result: the tensor after the branches.
+        test: the condition.
+        leaf: how the result is carried.
         left: what the first branch gave, which is taken if the test holds.
         right: what the second gave.
         known: the sizes there was a name for before the branches.
     """
+    if leaf.kind != "tensor" or not isinstance(left, torch.Tensor) or not isinstance(right, torch.Tensor):
+        return None
     number, zero_first = _zero_on_one_side(test)
-    if number is None or not isinstance(left, torch.Tensor) or not isinstance(right, torch.Tensor):
-        return
-    for size, a, b in zip(result.shape, left.shape, right.shape, strict=True):
+    sizes: list[Any] = []
+    for a, b in zip(left.shape, right.shape, strict=True):
         formula, other = (b, a) if zero_first else (a, b)  # the first of the side on which the number is not zero
-        if not isinstance(size, torch.SymInt) or not symbols_of(size) - known or symbols_of(formula) - known:
-            continue
-        with unrecorded():
-            same = formula if _without(a, number) == _without(b, number) else _rounded_up(number, formula, other)
-            if same is not None:
-                check(size == same)
+        found = None
+        if not same(a, b) and not symbols_of(formula) - known:
+            if number is not None:
+                found = formula if _without(a, number) == _without(b, number) else _rounded_up(number, formula, other)
+            if found is None and _of_sizes(test) and not symbols_of(other) - known:
+                found = either_number(test, a, b)
+        sizes.append(found)
+    return sizes if any(size is not None for size in sizes) else None
 
 
-# The smaller or the larger of two sizes:
+# Whole numbers that a condition on sizes chooses:
 #
 #     if height <= window:
 #         window = height
 #
-# Torch can compute with a minimum of sizes. What branches give is a number that nothing is known of.
+# What branches give is a number that nothing is known of. Torch can compute with a formula of sizes.
 
 
-def _as_extreme(test: Any, leaf: Leaf, first: Any, second: Any, known: set[Any]) -> Leaf:
-    """A whole number after the branches as the minimum or maximum of both sides', where that is what they choose."""
-    if leaf.kind != "number" or leaf.dtype is not torch.int64 or not isinstance(test, torch.SymBool):
+def _by_formula(test: Any, leaf: Leaf, first: Any, second: Any, known: set[Any]) -> Leaf:
+    """A whole number after the branches as a formula of sizes, where both sides' are made of sizes."""
+    if leaf.kind != "number" or leaf.dtype is not torch.int64 or not _of_sizes(test):
         return leaf
+    if Unset in (type(first), type(second)) or (symbols_of(first) | symbols_of(second)) - known:
+        return leaf
+    extreme = _extreme(test, first, second)
+    return Leaf("constant", either_number(test, first, second) if extreme is None else extreme)
+
+
+def _extreme(test: Any, first: Any, second: Any) -> Any:
+    """The minimum or maximum of two numbers, where that is what a condition chooses; else None."""
     asked = test.node.expr
-    if (
-        not isinstance(asked, (sympy.Lt, sympy.Le, sympy.Gt, sympy.Ge))
-        or (symbols_of(first) | symbols_of(second)) - known
-    ):
-        return leaf
+    if not isinstance(asked, (sympy.Lt, sympy.Le, sympy.Gt, sympy.Ge)):
+        return None
     difference, tested = _formula(first) - _formula(second), asked.lhs - asked.rhs
     below = isinstance(asked, (sympy.Lt, sympy.Le))
     if sympy.expand(difference - tested) == 0:
-        return Leaf("constant", (torch.sym_min if below else torch.sym_max)(first, second))
+        return (torch.sym_min if below else torch.sym_max)(first, second)
     if sympy.expand(difference + tested) == 0:
-        return Leaf("constant", (torch.sym_max if below else torch.sym_min)(first, second))
-    return leaf
+        return (torch.sym_max if below else torch.sym_min)(first, second)
+    return None
 
 
 # Tensors that are empty on one side, and of another rank there:

@@ -189,8 +189,6 @@ def _place(index: Any, size: Any) -> Any:
     if surely(index < 0):
         index = size + index
     elif not surely(index >= 0):
-        if isinstance(size, torch.SymInt):
-            return index
         index = index + size * torch.sym_min(torch.sym_max(-index, 0), 1)  # from the end, where it is negative
     index = index if surely(index >= 0) else torch.sym_max(index, 0)
     return index if surely(index <= size) else torch.sym_min(index, size)

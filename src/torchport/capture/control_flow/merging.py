@@ -17,7 +17,7 @@ from torchport.capture.control_flow.dynamic_lists import (
 )
 from torchport.errors import RewriteError
 from torchport.torch_compat.higher_order import symbols_of
-from torchport.torch_compat.shape_env import is_from_values
+from torchport.torch_compat.shape_env import is_from_values, truth_number
 from torchport.torch_compat.tracing import tree_flatten
 
 
@@ -330,9 +330,18 @@ def _shown(value: Any) -> str:
     return "a function" if callable(value) and not isinstance(value, type) else repr(value)
 
 
-# `slice(n // 2, -n // 2) if n else slice(None)`: two slices, by a condition on sizes.
+# The one or the other of two numbers made of sizes, by a condition on sizes, is a number made of sizes too:
 #
-# A slice is no tensor, but its bounds are numbers made of sizes, and so is the one or the other of two such numbers.
+#     if length <= pad:
+#         extra = pad - length + 1
+
+
+def either_number(test: Any, a: Any, b: Any) -> Any:
+    """Return the formula that is `a` where a condition on sizes holds, else `b`."""
+    return a if same(a, b) else b + truth_number(test) * (a - b)
+
+
+# `slice(n // 2, -n // 2) if n else slice(None)`: two slices. A slice is no tensor, but its bounds are numbers.
 
 _END = 2**62  # where a slice without an end stops, far from the largest int64: other bounds are subtracted from it
 
@@ -352,10 +361,6 @@ def either_slice(test: Any, left: Any, right: Any) -> Any:
         left: the result where the test holds.
         right: the result where it does not.
     """
-    truth = torch.sym_min(test * test, 1) if isinstance(test, torch.SymInt) else torch.sym_ite(test, 1, 0)
-
-    def either(a: Any, b: Any) -> Any:
-        return a if same(a, b) else b + truth * (a - b)
 
     def merge(a: Any, b: Any) -> Any:
         if not isinstance(a, slice):
@@ -364,7 +369,7 @@ def either_slice(test: Any, left: Any, right: Any) -> Any:
             raise RewriteError(f"a slice is {a} in one branch and {b} in the other")
         starts = [0 if s.start is None else s.start for s in (a, b)]
         stops = [_END if s.stop is None else s.stop for s in (a, b)]
-        return slice(either(*starts), either(*stops), a.step)
+        return slice(either_number(test, *starts), either_number(test, *stops), a.step)
 
     (values, spec), (others, _) = flatten(left), flatten(right)
     return spec.unflatten(list(map(merge, values, others)))

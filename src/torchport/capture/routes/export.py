@@ -192,9 +192,11 @@ def exported(
     Args:
         request: what to capture.
         repairs: the names of the repairs that had something to do join it.
-        known: repairs that an earlier capture of the model asked for; those that this one asks for join it.
+        known: repairs that an earlier capture of the model asked for; those that this one asks for join it. If not
+            given, those of a capture at other sizes, which are dropped where they do not help.
         module: the module to capture; that of the request if not given.
     """
+    forgets = known is None and bool(request.learned)
     known = list(request.learned) if known is None else known
     frozen: tuple[torch.export.ExportedProgram, list[Guard], list[str]] | None = None
     calls = autograd_functions.Calls()
@@ -219,8 +221,8 @@ def exported(
                 repairs += applied
                 return program, guards
             repair = for_failed_capture(error, tuple(known))
-            if repair is None and request.learned:  # what helped before does not help here
-                request.learned.clear()
+            if repair is None and forgets:
+                forgets = False
                 known.clear()
                 continue
             if repair is None:

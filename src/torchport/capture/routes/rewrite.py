@@ -119,7 +119,9 @@ def _rewritten(request: Request, repairs: list[str]) -> tuple[Plan, _Try]:
     banned: set[int] = set()
     failure: CaptureError | None = None
     known: list[CaptureRepair] = list(request.learned)  # what one capture of the model needs, the next one will
+    inherited = bool(known)
     looked = False
+    one_by_one = False  # lines for conditions on sizes are added, once several together stopped the capture elsewhere
     for _ in range(_TRIES):
         try:
             tried = _try(request, plan, known)
@@ -141,14 +143,19 @@ def _rewritten(request: Request, repairs: list[str]) -> tuple[Plan, _Try]:
             failure = failure or _refused(cause, error, plan)
             if isinstance(cause, DifferentBranchesError) and site is not None and _separated(plan, site, cause):
                 continue
+            if good is None and inherited:  # what helped at other sizes does not help here
+                plan, known, failure, inherited = Plan(), [], None, False
+                continue
             if good is None:
                 raise failure from error
             new = {line for f in plan.functions for line in f.lines - good.lines.get(f, set())}
-            stopped = {site.line} if site is not None else set()
-            banned |= (new & stopped) - banned or new  # a line that stops it once more was not the cause
+            stopped = {site.line} & new - banned if site is not None else set()
+            if stopped or one_by_one:
+                banned |= stopped or new  # a line that stops it once more was not the cause
+            one_by_one = one_by_one or not stopped
             plan.restore(good.lines)
             tried = good
-        if _add_sizes(plan, tried, request, banned):
+        if _add_sizes(plan, tried, request, banned, most=1 if one_by_one else _TRIES):
             good = tried
             continue
         if not plan.functions:
@@ -228,19 +235,22 @@ def _add(plan: Plan, site: Site) -> Rewritten | None:
         raise CaptureError(f"cannot be rewritten: {refusal}", where=where) from refusal
 
 
-def _add_sizes(plan: Plan, tried: _Try, request: Request, banned: set[int]) -> bool:
-    """Rewrite the lines that settled a size: frozen dimensions, and conditions that not every size meets."""
+def _add_sizes(plan: Plan, tried: _Try, request: Request, banned: set[int], most: int) -> bool:
+    """Rewrite the lines that settled a size: frozen dimensions, and conditions that not every size meets. At most so
+    many of them."""
     fixing = [g for g in tried.guards if re.match(r"Eq\((?!s\d+, s\d+\)$)", g.expression)]  # equal sizes fix neither
     if not export.frozen(tried.program, request):
         fixing = [g for g in fixing if export.FIXED_NUMBER.fullmatch(g.expression)]
     doubtful = doubtful_lines([*tried.guards, *tried.ones], *export.symbols_of_dims(tried.program, request))
     for guards in (tried.guards, tried.ones):  # apart: a line that cannot be rewritten takes its fellows with it
-        added = False
+        added = 0
         for guard in guards:
+            if added == most:
+                break
             if guard.site is None or guard.site.line in banned or not (guard in fixing or guard.line in doubtful):
                 continue
             try:
-                added |= (plan.add_alike if guard in fixing else plan.add)(guard.site) is not None
+                added += (plan.add_alike if guard in fixing else plan.add)(guard.site) is not None
             except RewriteError:
                 continue  # it stays as it is, and the proof asks at the sizes in doubt
         if added:
