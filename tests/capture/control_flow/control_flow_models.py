@@ -850,12 +850,12 @@ class PaddedBySizes(nn.Module):
         return padded
 
     def forward(self, x):
-        frames = int(math.ceil(x.shape[-1] / 16))
+        frames = math.ceil(x.shape[-1] / 16)
         padded = self.reflected(x, 24, 24 + frames * 16 - x.shape[-1])
         spectrum = torch.stft(padded.flatten(0, 1), 32, 16, window=torch.hann_window(32), return_complex=True)
         spectrum = spectrum.abs().mean(1)[..., 2 : 2 + frames].view(x.shape[0], 2, frames)
         for step in self.steps:
-            if not x.shape[-1] % 4 == 0:
+            if x.shape[-1] % 4 != 0:
                 x = F.pad(x, (0, 4 - x.shape[-1] % 4))
             x = step(x)
         return x + spectrum

@@ -296,7 +296,7 @@ def test_a_line_whose_rewriting_stops_the_capture_elsewhere_leaves_the_others_in
     lines = inspect.getsource(type(model)).splitlines()
     first = type(model).__init__.__code__.co_firstlineno - next(n for n, line in enumerate(lines) if "__init__" in line)
     stopping, other = (
-        first + next(n for n, line in enumerate(lines) if text in line) for text in ("if length <=", "if not x.shape")
+        first + next(n for n, line in enumerate(lines) if text in line) for text in ("if length <=", "if x.shape")
     )
     rewritten: list[set[int]] = []
 
