@@ -246,17 +246,23 @@ def symbols_of(size: Any) -> set[Any]:
 @contextlib.contextmanager
 def apart() -> Iterator[None]:
     """What torch learns here of sizes that were there before is forgotten: an assertion, or a sum of two tensors, says
-    that two sizes are equal, but only where this branch is taken. Sizes of inputs are another thing, torch guards them.
+    that two sizes are equal, but only where this branch is taken. So does a guard on sizes of inputs, which the example
+    settles although it may take the other branch; it stays among those that the proof tries.
     """
     env = fake_mode().shape_env
     known = {s for s in env.var_to_range if env.is_unbacked_symint(s)}
     before = [(facts, dict(facts)) for facts in (env.replacements, env.var_to_range)]
     axioms, divisible = dict(env.axioms), set(env.divisible)
     asserts, count = {k: list(v) for k, v in env.deferred_runtime_asserts.items()}, env.num_deferred_runtime_asserts
+    guards = len(env.guards)
     try:
         yield
     finally:
         changed = env.num_deferred_runtime_asserts != count
+        if len(env.guards) > guards:
+            changed = True
+            del env.guards[guards:]
+            env.axioms, env.divisible = axioms, divisible
         for facts, then in before:
             for symbol in [s for s in facts if s in known and facts[s] != then.get(s)]:
                 changed = True

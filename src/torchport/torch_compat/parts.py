@@ -61,6 +61,7 @@ _MATCHER = "onnxscript.rewriter._matcher"
 _REWRITE = "the route 'rewrite', which keeps control flow on values"
 _SAMPLED = "the quick capture of models with long formulas of sizes, such as shifted windows"
 _QUOTIENTS = "quotients of sizes that are rounded, or taken into a branch"
+_INSIDE = "modules that are shared, called in a branch or a loop"
 _NAMED = "sizes that are computed with a quotient of sizes"
 _FILES = "opening PyTorch's own files (.pt, .pt2)"
 _FUNCTIONS = "operators whose shapes are found by running them"
@@ -130,6 +131,8 @@ PARTS: dict[str, Part] = {
     "SymFloat.is_integer": Part("torch:SymFloat.is_integer", _QUOTIENTS),
     "SymInt.__truediv__": Part("torch:SymInt.__truediv__", _QUOTIENTS),
     "get_proxy_mode": Part(f"{_PROXY}:get_proxy_mode", _NAMED),
+    "_ModuleStackTracer.path_of_module": Part(f"{_PROXY}:_ModuleStackTracer.path_of_module", _INSIDE, ("self", "mod")),
+    "_ModuleNotInstalledAsSubmoduleError": Part(f"{_PROXY}:_ModuleNotInstalledAsSubmoduleError", _INSIDE),
     "_sympy_handlers": Part(f"{_PROXY}:_sympy_handlers", _QUOTIENTS),
     "guard_int": Part(f"{_SHAPES}:guard_int", "splitting a tensor into a number of parts that comes from a size"),
     "guard_or_false": Part(f"{_SHAPES}:guard_or_false", "the capture of strided views (as_strided)"),

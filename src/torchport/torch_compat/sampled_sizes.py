@@ -289,6 +289,8 @@ class Samples:
         guards = [guard.expr for guard in self._env.guards]
         if len(guards) == self._guards_read:
             return
+        if len(guards) < self._guards_read:  # those of a branch are forgotten behind it
+            self._left, self._guards_read = list(range(_COUNT)), 0
         self._leave_out(guards[self._guards_read :])
         self._guards_read = len(guards)
         steps = self._steps_of(guards) if len(self._left) < _COUNT // 2 else self._steps

@@ -301,6 +301,8 @@ _REBUILT: dict[str, Callable[..., Any]] = {
     "IntTrueDiv": operator.truediv,
     "Max": torch.sym_max,
     "Min": torch.sym_min,  # torch's own wrapper for several numbers is no operator of an exported program
+    "PowByNatural": operator.pow,
+    "PythonMod": operator.mod,
     "ToFloat": torch.sym_float,
     "TruncToInt": math.trunc,
 }

@@ -122,6 +122,28 @@ def function_modes() -> list[TorchFunctionMode]:
     return [mode for mode in part("_get_current_function_mode_stack")() if type(mode).__module__ != tracer]
 
 
+@contextlib.contextmanager
+def shared_modules_in_branches() -> Iterator[None]:
+    """Let branches and loops call modules that the model has under several names. The tracer of a branch does not know
+    the stand-ins that the model's own tracer made of them, and fails for want of their names."""
+    name = "_ModuleStackTracer.path_of_module"
+    if not has(name, "_ModuleNotInstalledAsSubmoduleError"):
+        yield
+        return
+
+    def named(plain: Callable[[Any, Any], str]) -> Callable[[Any, Any], str]:
+        def path_of_module(self: Any, module: Any) -> str:
+            try:
+                return plain(self, module)
+            except KeyError as error:
+                raise part("_ModuleNotInstalledAsSubmoduleError") from error  # torch goes on without a name
+
+        return path_of_module
+
+    with patched(name, named):
+        yield
+
+
 def without_fake_cache() -> contextlib.AbstractContextManager[Any]:
     """Keep no results of operators on fake tensors for a while."""
     patch: contextlib.AbstractContextManager[Any] = part("dynamo_config").patch(fake_tensor_cache_enabled=False)

@@ -859,3 +859,46 @@ class PaddedBySizes(nn.Module):
                 x = F.pad(x, (0, 4 - x.shape[-1] % 4))
             x = step(x)
         return x + spectrum
+
+
+class PaddedWindows(nn.Module):
+    """As in shifted windows: what one block crops only where it has padded, the next one pads again."""
+
+    def block(self, x):
+        batch, height, width = x.shape
+        rows, columns = (4 if size > 4 else size for size in (height, width))
+        bottom, right = (rows - height % rows) % rows, (columns - width % columns) % columns
+        y = F.pad(x, (0, right, 0, bottom))
+        windows = y.view(batch, y.shape[1] // rows, rows, y.shape[2] // columns, columns)
+        y = windows.cumsum(2).flip(4).reshape(batch, y.shape[1], y.shape[2])
+        if right > 0 or bottom > 0:
+            y = y[:, :height, :width].contiguous()
+        return x + y.tanh()
+
+    def forward(self, x):
+        return self.block(self.block(x))
+
+
+class Shared(nn.Module):
+    """A layer under two names, called in a branch."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+        self.again = self.first
+
+    def forward(self, x):
+        if x.sum() > 0:
+            x = self.again(x) * 2
+        return self.first(x)
+
+
+class SharedInABranch(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList([Shared(), Shared()])
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x

@@ -313,3 +313,26 @@ def test_a_line_whose_rewriting_stops_the_capture_elsewhere_leaves_the_others_in
     assert stopping not in rewritten[-1]
     x = torch.randn(1, 2, 131)
     torch.testing.assert_close(tp.session(exported.model)(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+def test_what_a_guard_says_in_one_branch_is_forgotten_behind_it() -> None:
+    model = control_flow_models.PaddedWindows().eval()
+    told: list[str] = []
+    dynamic = {"x": {0: "batch", 1: "height", 2: "width"}}
+    x = torch.randn(2, 8, 12)
+    exported = tp.export(model, (x,), dynamic=dynamic, route="rewrite", progress=lambda line: told.append(str(line)))
+    assert not [line for line in told if "other sizes" in line]
+    session = tp.session(exported.model)
+    for height, width in ((1, 1), (3, 9), (4, 4), (5, 12), (9, 2), (13, 13)):
+        x = torch.randn(2, height, width)
+        torch.testing.assert_close(session(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+def test_a_layer_with_two_names_is_called_in_a_branch() -> None:
+    torch.manual_seed(6)
+    model = control_flow_models.SharedInABranch().eval()
+    exported = tp.export(model, (torch.randn(3, 4),), dynamic=DYNAMIC)
+    assert exported.route == "rewrite"
+    session = tp.session(exported.model)
+    for x in unseen():
+        torch.testing.assert_close(session(x), model(x), rtol=1e-4, atol=1e-5)

@@ -196,6 +196,7 @@ def _try(request: Request, plan: Plan, known: list[CaptureRepair]) -> _Try:
         StackedRows(),
         OpenSizes(),
         whole_quotients(),
+        tracing.shared_modules_in_branches(),
         watching(request.call.target),
         _guesses(known) as guesses,
         watch_ones() as ones,  # after the guesses: it looks at the frame that asks
