@@ -16,7 +16,8 @@ SOURCE = Path(__file__).parent.parent / "src" / "torchport"
 ORDER = [
     *("_version", "results", "errors", "facade", "tensors", "process", "terminal", "irtools", "files", "inputs"),
     *("numerics", "opset", "engines", "inspection", "verification", "editing"),
-    *("torch_compat", "operators", "capture", "conversion", "comparison", "benchmark", "bundles", "environment", "cli"),
+    *("torch_compat", "operators", "capture", "conversion", "comparison", "benchmark", "optimization"),
+    *("reports", "bundles", "environment", "cli"),
 ]
 NO_TORCH = set(ORDER[: ORDER.index("torch_compat")])
 # Facades give names of every package, imported when they are used. No module imports them.
