@@ -205,9 +205,10 @@ def _fails(condition: CodeType, values: Mapping[str, int]) -> bool:
 def _moves(dims: Sequence[Dim], numbers: Sequence[int], example: Mapping[str, int]) -> Iterator[dict[str, int]]:
     """Sizes to look at: each dimension alone, smallest first, then all together."""
     near = {n + d for n in numbers for d in (-1, 0, 1)}
-    sizes = sorted(
-        {*range(1, 65), *near, 128, 256, 512, 1024, 2048}, key=lambda n: (n > max(numbers, default=64) + 1, n)
-    )
+    looked_at = {*range(1, 65), *near, 128, 256, 512, 1024, 2048}
+    by_root = {dim.root_size(n) for dim in dims if not dim.allows(1) for n in (*range(1, 65), *near)}  # multiples
+    looked_at |= {n for n in by_root if n is not None and n <= _FARTHEST}
+    sizes = sorted(looked_at, key=lambda n: (n > max(numbers, default=64) + 1, n))
     for dim in dims:
         yield from ({dim.root: n} for n in sizes if n >= 1 and dim.allows(n) and n != example[dim.root])
     if len(dims) > 1:

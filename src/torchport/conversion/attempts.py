@@ -227,12 +227,20 @@ class Attempts:
 
     def _requests(self, route: str) -> Iterator[Request]:
         """The capture's request with the example, then with other sizes: those of the example may be special."""
+        by_sizes = route in _BY_SIZES and self.request.program is None
         if route != self._postponed:
-            yield self.request
-        if route in _BY_SIZES and self.request.program is None:
+            yield self._by_quotients(self.request) if by_sizes else self.request
+        if by_sizes:
             for tensors in self.source.tensors_at_other_sizes():
                 self.options.say(f"route {route}: capturing at other sizes")
-                yield dataclasses.replace(self.request, tensors=tensors)
+                yield self._by_quotients(dataclasses.replace(self.request, tensors=tensors))
+
+    def _by_quotients(self, request: Request) -> Request:
+        """The request by the quotients of sizes that are multiples, with larger inputs where the model takes them."""
+        steps = self.source.steps
+        larger = self.source.tensors_for_steps() if steps and request is self.request else None
+        wider = dataclasses.replace(request, tensors=larger).by_quotients(steps) if larger is not None else request
+        return wider if wider.splits else request.by_quotients(steps)
 
     def _is_postponed(self, route: str, trial: _Trial) -> bool:
         """Let `rewrite` go first where the model fails for a condition on sizes that the capture settled: it keeps both

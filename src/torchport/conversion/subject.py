@@ -37,6 +37,8 @@ from torchport.verification import cases
 from torchport.verification.values import CaseSpec, ProofInput, example_sizes, ladder, sample
 from torchport.verification.verifier import DimensionReport, Verifier
 
+_MANY = 9  # times a number of which a size is a multiple: more than a window, after all halvings
+
 Declared = dict[str, dict[int, Dim]]
 
 
@@ -70,6 +72,11 @@ class TorchModel:
     def input_names(self) -> list[str]:
         return [i.name for i in self.inputs]
 
+    @property
+    def steps(self) -> dict[str, int]:
+        """The number of which PyTorch takes multiples only, by dimension."""
+        return {report.name: report.step for report in self.verifier.dimensions if report.step > 1}
+
     def capture_tensors(self) -> tuple[torch.Tensor, ...]:
         """Return inputs to capture with: torch freezes sizes 0 and 1, so dimensions of that size are made larger."""
         small = [n for n, size in example_sizes(self.inputs).items() if size < 2]
@@ -83,13 +90,30 @@ class TorchModel:
             except Exception as error:  # noqa: BLE001 - this size is outside the model's domain; the next may not be
                 self.options.say(f"capturing at size {size} is refused: {type(error).__name__}")
                 continue
-            return tuple(to_torch(a.copy()).to(t.device) for a, t in zip(arrays, self.call.tensors, strict=True))
+            return self._as_tensors(arrays)
         return tuple(t.detach().clone() for t in self.call.tensors)
 
     def tensors_at_other_sizes(self) -> Iterator[tuple[torch.Tensor, ...]]:
         """Return inputs to capture with whose dynamic dimensions all have other sizes than the example's."""
-        for arrays in self.verifier.at_other_sizes():
-            yield tuple(to_torch(a.copy()).to(t.device) for a, t in zip(arrays, self.call.tensors, strict=True))
+        yield from map(self._as_tensors, self.verifier.at_other_sizes())
+
+    def tensors_for_steps(self) -> tuple[torch.Tensor, ...] | None:
+        """Return inputs at many times the numbers of which sizes are multiples, else at twice; None if neither runs.
+
+        Where a network halves its input five times, a window or a size of 1 at the end would be special.
+        """
+        example, accepted = example_sizes(self.inputs), {d.name: d.accepted for d in self.verifier.dimensions}
+        many = {name: step * (_MANY + n) for n, (name, step) in enumerate(self.steps.items())}
+        few = {name: min((n for n in accepted[name] if n >= 2 * step), default=0) for name, step in self.steps.items()}
+        for wanted in (many, few):
+            sizes = {name: size for name, size in wanted.items() if size > example[name]}
+            arrays = self.verifier.at_sizes(sizes)
+            if arrays is not None:
+                return self._as_tensors(arrays)
+        return None
+
+    def _as_tensors(self, arrays: Sequence[Array]) -> tuple[torch.Tensor, ...]:
+        return tuple(to_torch(a.copy()).to(t.device) for a, t in zip(arrays, self.call.tensors, strict=True))
 
 
 @contextlib.contextmanager

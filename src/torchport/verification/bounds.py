@@ -77,16 +77,21 @@ def _probes(size: int, low: int, step: int) -> Iterator[int]:
     return (n for n in dict.fromkeys(wanted) if n != size and n >= max(low, step))
 
 
-def smallest_step(size: int, accepts: Works) -> int:
-    """Return the smallest divisor of a size by which a model lets it grow or shrink; 0 if there is none.
+def smallest_step(size: int, accepts: Works, largest: int) -> int:
+    """Return the smallest divisor of `largest` by which a model lets a size grow or shrink; 0 if there is none.
 
     A network that halves its input five times takes multiples of 32: from 64 that is found by 96 and 80.
+
+    Args:
+        size: the example's.
+        accepts: runs the model at another size.
+        largest: the size itself, or a divisor of it by which it is known to move.
     """
 
     def moves(step: int) -> bool:
         return accepts(size + step) or (step < size and accepts(size - step))
 
-    step = size
+    step = largest
     for factor in (2, 3, 5, 7):
         while step % factor == 0 and step > factor and moves(step // factor):
             step //= factor

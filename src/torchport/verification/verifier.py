@@ -6,6 +6,7 @@ Nothing here depends on how the ONNX model was made: a verifier gets two functio
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TypeVar
@@ -232,10 +233,16 @@ class Verifier:
         example = example_sizes(self._inputs)
         moved = {d.name: [s for s in d.accepted if s > 1 and s != example[d.name]] for d in self.dimensions}
         for choose in (max, min):
-            sizes = {name: choose(accepted) for name, accepted in moved.items() if accepted}
-            spec = self._at(example, sizes, "capture", 7)
-            if sizes and self._affordable(spec.sizes) and not isinstance(self._output(spec), Refusal):
-                yield self._arrays(spec)
+            arrays = self.at_sizes({name: choose(accepted) for name, accepted in moved.items() if accepted})
+            if arrays is not None:
+                yield arrays
+
+    def at_sizes(self, sizes: Mapping[str, int]) -> list[Array] | None:
+        """Inputs at other sizes than the example's; None without sizes, and if PyTorch refuses them."""
+        spec = self._at(example_sizes(self._inputs), sizes, "capture", 7)
+        if not sizes or not self._allows(spec.sizes) or isinstance(self._output(spec), Refusal):
+            return None
+        return self._arrays(spec)
 
     def run_at(self, candidate: Candidate, sizes: Mapping[str, int]) -> Case:
         """Run one more case, at sizes that the search for a bound needs."""
@@ -321,16 +328,17 @@ class Verifier:
         refused: dict[int, str] = {}
         self._try_sizes(name, candidates, sizes, accepted, refused)
         enough = accepted.keys() & {"neighbor", "prime"} or (accepted and self._budget.most_sizes == 1)
-        moved = enough or not refused
-        step = 1 if moved else self._step(dim, sizes)
+        moved_by = math.gcd(sizes[name], *accepted.values()) if enough else sizes[name]
+        in_steps = refused and (not enough or any(size % moved_by for size in refused))
+        step = self._step(dim, sizes, moved_by) if in_steps else 1
         if step > 1:
             self._try_sizes(name, multiples(dim, sizes[name], step), sizes, accepted, {})
         message = next(iter(refused.values()), "")
         self.dimensions.append(DimensionReport(name, tuple(accepted.values()), tuple(refused), message, step))
         return accepted
 
-    def _step(self, dim: Dim, sizes: dict[str, int]) -> int:
-        """Search the step by which a dimension moves."""
+    def _step(self, dim: Dim, sizes: dict[str, int], largest: int) -> int:
+        """Search the step by which a dimension moves, a divisor of `largest`."""
 
         def accepts(size: int) -> bool:
             moved = {**sizes, dim.root: size}
@@ -340,7 +348,7 @@ class Verifier:
                 and not self._refused_at(sizes, dim.root, size, f"{dim.root} {size}", seed=1)
             )
 
-        return smallest_step(sizes[dim.root], accepts)
+        return smallest_step(sizes[dim.root], accepts, largest)
 
     def _try_sizes(
         self,
@@ -448,9 +456,13 @@ class Verifier:
         known = [kinds.index(self._kinds[pair]) for pair in moved.items() if pair in self._kinds]
         return CaseSpec(label, kinds[max(known, default=self._lowest)], seed, {**sizes, **moved})
 
+    def _allows(self, sizes: Mapping[str, int]) -> bool:
+        """Check that a run at these sizes is within the budget."""
+        return self._budget.allows(sum(int(np.prod(i.shape(sizes), dtype=float)) for i in self._inputs))
+
     def _affordable(self, sizes: Mapping[str, int]) -> bool:
-        numbers = sum(int(np.prod(i.shape(sizes), dtype=float)) for i in self._inputs)
-        if self._budget.allows(numbers):
+        """Check the same, and note the sizes if they are not tried."""
+        if self._allows(sizes):
             return True
         text = ", ".join(f"{n}={s}" for n, s in sizes.items() if s != self._first.sizes[n])
         self._untried += [text] if text not in self._untried else []

@@ -14,6 +14,7 @@ from torchport.capture import autograd_functions
 from torchport.capture.fitted_sizes import Fitted, Place
 from torchport.capture.guards import UNREAD_GUARDS, Challenge, Guard, challenges, reads_guards, watch_guards
 from torchport.capture.origins import complete_metadata, line_of_error
+from torchport.capture.quotients import join_inputs
 from torchport.capture.reference import preserved
 from torchport.capture.repairs import WITH_SIZES, for_failed_capture, for_failed_translation, repaired
 from torchport.capture.repairs.models import WRITTEN_OUT, computed, kept, mean_zero, weights_alone
@@ -168,6 +169,7 @@ def translate(program: torch.export.ExportedProgram, request: Request, repairs: 
             complete_metadata(translated.model, translated.exported_program or program)
             mean_zero(translated.model)
             translated.model.functions.update(lowerings.bodies)
+            join_inputs(translated.model, request.call.names, request.splits)
             return translated.model
 
 
@@ -294,7 +296,7 @@ def check_not_frozen(program: torch.export.ExportedProgram, request: Request, gu
 def frozen(program: torch.export.ExportedProgram, request: Request) -> list[tuple[str, str, str]]:
     """Dimensions that should vary and got one size: name, size and place of each."""
     return [
-        (dim.name, str(value.shape[axis]), f"{name} axis {axis}")
+        (dim.name, str(value.shape[axis]), f"{name} axis {request.axis(name, axis)}")
         for name, value in zip(request.call.names, _input_values(program), strict=True)
         for axis, dim in request.dims.get(name, {}).items()
         if str(value.shape[axis]).isdecimal()  # a symbol that was given one value is still a SymInt, but shows it

@@ -90,14 +90,14 @@ class _Tied(Call):
 
     def __init__(self, call: Call, dims: InputDims) -> None:
         vars(self).update(vars(call))
-        self._dims = dims
+        self._call, self._dims = call, dims
 
     def __call__(self, *tensors: torch.Tensor) -> Any:
         sizes: dict[Dim, Any] = {}
         for name, tensor in zip(self.names, tensors, strict=True):
             for axis, dim in self._dims.get(name, {}).items():
                 check(sizes.setdefault(dim, tensor.shape[axis]) == tensor.shape[axis])
-        return super().__call__(*tensors)
+        return self._call(*tensors)
 
 
 def _without_cache() -> contextlib.AbstractContextManager[None]:

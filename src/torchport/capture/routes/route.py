@@ -12,6 +12,7 @@ import torch
 
 from torchport.capture.dynamic_dims import InputDims
 from torchport.capture.guards import Challenge
+from torchport.capture.quotients import Joining, Splits, fits, split_dims, split_tensors, splits_of, whole_axis
 from torchport.capture.structure import Call
 from torchport.errors import OptionError
 from torchport.results import Finding
@@ -29,6 +30,7 @@ class Request:
         opset: the opset wanted. A route comes as near as it can by itself; the rest is conversion.
         program: an ExportedProgram, when that is what the user gave.
         elsewhere: inputs at other sizes; programs captured with each are compared, where sizes have to be numbers.
+        splits: axes of the inputs that torch gets in two; `tensors`, `dims` and `call` are those that it gets.
         learned: the repairs that a capture of the model needed; the next one, at other sizes say, begins with them.
     """
 
@@ -42,8 +44,26 @@ class Request:
     custom_opsets: Mapping[str, int] = dataclasses.field(default_factory=dict)
     program: torch.export.ExportedProgram | None = None
     elsewhere: tuple[tuple[torch.Tensor, ...], ...] = ()
+    splits: Splits = dataclasses.field(default_factory=dict)
     verbose: bool = False
     learned: list[Any] = dataclasses.field(default_factory=list)
+
+    def by_quotients(self, steps: Mapping[str, int]) -> Request:
+        """Return a request that captures sizes by their quotients, where they are multiples; itself where none is.
+
+        Args:
+            steps: by root dimension the number that PyTorch takes multiples of.
+        """
+        splits = splits_of(self.dims, steps)
+        if not splits or not fits(self.call.names, self.tensors, splits):
+            return self
+        dims = {name: split_dims(axes, splits.get(name, ())) for name, axes in self.dims.items()}
+        tensors = split_tensors(self.call.names, self.tensors, splits)
+        return dataclasses.replace(self, call=Joining(self.call, splits), tensors=tensors, dims=dims, splits=splits)
+
+    def axis(self, name: str, axis: int) -> int:
+        """Return the axis of the user's input that an axis of `tensors` belongs to."""
+        return whole_axis(axis, self.splits.get(name, ()))
 
 
 @dataclasses.dataclass(frozen=True)
