@@ -90,7 +90,8 @@ def test_inputs_of_which_one_is_a_multiple_of_the_other(dynamic: Any) -> None:
 
 def test_sizes_of_what_torch_got_are_computed_from_the_input() -> None:
     text = """<ir_version: 8, opset_import: ["" : 18]>
-    g (float[b, k, 4, 3] x) => (int64[4] all, int64[1] last, int64[2] first, float[b, "4*k", 3] y, float[b, k, 4, 3] z) {
+    g (float[b, k, 4, 3] x) => (int64[4] all, int64[1] last, int64[2] first, float[b, "4*k", 3] y, float[b, k, 4, 3] z)
+    {
         all = Shape(x)
         last = Shape<start = -1>(x)
         first = Shape<start = 1, end = 3>(x)
