@@ -14,7 +14,8 @@ SOURCE = Path(__file__).parent.parent / "src" / "torchport"
 
 # In import order: a module may import its own package and those before it.
 ORDER = [
-    *("_version", "results", "errors", "facade", "tensors", "process", "terminal", "irtools", "files", "inputs"),
+    *("_version", "results", "errors", "facade", "tensors", "process", "machine", "terminal"),
+    *("irtools", "files", "inputs"),
     *("numerics", "opset", "engines", "inspection", "verification", "editing"),
     *("torch_compat", "operators", "capture", "conversion", "comparison", "benchmark", "optimization"),
     *("reports", "bundles", "environment", "cli"),

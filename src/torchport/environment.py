@@ -11,6 +11,7 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, requires, version
 from typing import TYPE_CHECKING, Literal
 
+from torchport.machine import cpu_features, usable_cpus
 from torchport.process import environment_kept
 from torchport.results import Record
 
@@ -23,16 +24,6 @@ _PACKAGES = (
     *("torch", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "onnxruntime-extensions", "numpy", "ml_dtypes"),
     *("click", "rich"),
 )
-_FEATURES = {
-    "avx2": "AVX2",
-    "avx512f": "AVX-512",
-    "avx512_vnni": "AVX-512 VNNI (fast int8)",
-    "avx512_bf16": "AVX-512 BF16",
-    "amx_int8": "AMX int8",
-    "amx_bf16": "AMX bfloat16",
-    "asimd": "NEON",
-    "sve": "SVE",
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -212,11 +203,10 @@ def _private_parts() -> list[Check]:
 
 
 def _machine() -> list[Check]:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     compiler = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
     return [
-        Check("machine", "cpu", "ok", f"{platform.machine()}, {cores} cores, {_memory()}"),
-        Check("machine", "features", "ok", ", ".join(_cpu_features()) or "unknown"),
+        Check("machine", "cpu", "ok", f"{platform.machine()}, {usable_cpus()} cores, {_memory()}"),
+        Check("machine", "features", "ok", ", ".join(cpu_features()) or "unknown"),
         Check("machine", "gpu", "optional", _gpu()),
         _headers(),
         Check("machine", "c++", "ok", compiler)
@@ -242,15 +232,6 @@ def _headers() -> Check:
             "machine", "ort headers", "optional", f"{error.what}; only for kernels of your own", error.next_step or ""
         )
     return Check("machine", "ort headers", "ok", f"{found.folder} ({found.source}), API {found.api}")
-
-
-def _cpu_features() -> list[str]:
-    try:
-        with open("/proc/cpuinfo") as file:
-            words = set(file.read().split())
-    except OSError:
-        return []
-    return [name for flag, name in _FEATURES.items() if flag in words]
 
 
 def _memory() -> str:

@@ -11,7 +11,8 @@ import pytest
 
 import torchport as tp
 from torchport.benchmark import child
-from torchport.benchmark.children import Candidate, CandidateError, Worker
+from torchport.benchmark.children import Candidate, Worker
+from torchport.benchmark.command_process import CommandError
 
 BODY = "(float[n] x) => (float[n] y) { y = Relu(x) }"
 FEEDS = {"x": np.float32([-1, 2])}
@@ -60,7 +61,7 @@ def test_a_command_that_fails_leaves_the_worker_alive(model: Path) -> None:
         worker.start()
         worker.started()
         worker.open()
-        with pytest.raises(CandidateError) as caught:
+        with pytest.raises(CommandError) as caught:
             worker.run("bad", {"x": np.zeros(2, np.int64)})
         assert caught.value.facts["stage"] == "run"
         assert worker.run("feeds", FEEDS)["first_seconds"] > 0
@@ -73,7 +74,7 @@ def test_a_busy_worker_is_killed(model: Path) -> None:
         worker.started()
         worker.open()
         worker.run("feeds", FEEDS)
-        with pytest.raises(CandidateError, match="it takes longer than 3 s"):
+        with pytest.raises(CommandError, match="it takes longer than 3 s"):
             worker.measure("feeds", 60)
         pid = worker.pid
     assert time.monotonic() - start < 10
@@ -83,7 +84,9 @@ def test_a_busy_worker_is_killed(model: Path) -> None:
 def test_what_a_model_prints_is_no_answer(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = tmp_path / "loud.py"
     text = Path(child.__file__).read_text()
-    script.write_text(text.replace("        _limit(memory)\n", "        print('hello')\n        _limit(memory)\n"))
+    first = "        limit_process(memory)\n"
+    assert first in text
+    script.write_text(text.replace(first, f"        print('hello')\n{first}"))
     monkeypatch.setattr(child, "__file__", str(script))
     with Worker(Candidate("o", "bare", str(model))) as worker:
         worker.start()

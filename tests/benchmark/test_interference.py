@@ -18,7 +18,7 @@ def said(watch: Watch, **options: list[int | None]) -> str:
 @pytest.fixture
 def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine without pinning and quota, whose CPU keeps its speed."""
-    monkeypatch.setattr(interference, "pinned", lambda: os.cpu_count())
+    monkeypatch.setattr(interference, "usable_cpus", lambda: os.cpu_count())
     monkeypatch.setattr(interference, "quota", lambda: None)
     monkeypatch.setattr(interference, "throttled", lambda: 0)
     monkeypatch.setattr(interference, "_fixed_work", lambda: 1.0)
@@ -65,7 +65,7 @@ def test_a_cpu_that_changes_its_speed_is_said(monkeypatch: pytest.MonkeyPatch) -
 
 def test_pinning_and_more_threads_than_cpus_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interference.os, "cpu_count", lambda: 64)
-    monkeypatch.setattr(interference, "pinned", lambda: 2)
+    monkeypatch.setattr(interference, "usable_cpus", lambda: 2)
     text = said(Watch(), threads=[1, 4])
     assert "the process is pinned to 2 of 64 CPUs" in text
     assert "4 threads share" in text

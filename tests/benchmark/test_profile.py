@@ -26,6 +26,7 @@ from torchport.benchmark.profile_report import Limits, LineTime, Profile
 from torchport.engines.options import open_options
 from torchport.engines.protocol import OpenOptions
 from torchport.errors import EngineError, EngineMissingError, InputError, OptionError, SaveError
+from torchport.machine import cpu_name
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -308,7 +309,7 @@ def test_limits_are_measured_once_and_kept(tmp_path: Path, monkeypatch: pytest.M
     assert first.multiply_adds["int8"] > 1e8
     assert set(first.bandwidth) == {1 << 20, 8 << 20}
     assert all(rate > 1e7 for rate in first.bandwidth.values())
-    assert first.cpu == limits_module.cpu_name()
+    assert first.cpu == cpu_name()
     assert limits_module.machine_limits("onnxruntime", options, said.append) == first
     assert len(said) == 1
     [file] = (tmp_path / "limits").iterdir()

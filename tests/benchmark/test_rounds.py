@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from torchport.benchmark import rounds as module
-from torchport.benchmark.children import Candidate, CandidateError
+from torchport.benchmark.children import Candidate
+from torchport.benchmark.command_process import CommandError
 from torchport.benchmark.reference import Reference
 from torchport.benchmark.rounds import Plan, Point, Rounds
 from torchport.numerics.tolerance import limits_for
@@ -50,7 +51,7 @@ class FakeWorker:
     def _obey(self, command: str) -> None:
         if self._behavior.fails == command:
             self.alive = False
-            raise CandidateError({"refused": "died", "stage": command, "reason": "out of memory"})
+            raise CommandError({"refused": "died", "stage": command, "reason": "out of memory"})
 
     def start(self) -> None: ...
 

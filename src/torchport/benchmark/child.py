@@ -17,7 +17,7 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -173,7 +173,7 @@ def _forget_peak() -> None:
         Path("/proc/self/clear_refs").write_text("5")
 
 
-def _limit(memory: int | None) -> None:
+def limit_process(memory: int | None) -> None:
     """End with the parent, be the first to go where memory runs out, and take no more than is allowed."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
@@ -199,7 +199,7 @@ class Obeying:
 
     def prepare(self, request: dict[str, Any], memory: int | None) -> dict[str, Any]:
         """Import what the candidate needs; several processes may do so at once."""
-        _limit(memory)
+        limit_process(memory)
         self._opener = _KINDS[request["kind"]](request)
         return {}
 
@@ -275,12 +275,11 @@ def _failure(error: BaseException, command: str) -> dict[str, Any]:
     }
 
 
-def obey(folder: Path, commands: TextIO, answers: TextIO) -> None:
-    """Answer commands until there are no more."""
-    candidate = Obeying(folder)
+def obey(candidate: object, names: Sequence[str], commands: TextIO, answers: TextIO) -> None:
+    """Answer commands, which are methods of an object, until there are no more."""
     for line in commands:
         command, arguments = json.loads(line)
-        if command not in COMMANDS:
+        if command not in names:
             break
         try:
             answer = getattr(candidate, command)(**arguments)
@@ -290,13 +289,14 @@ def obey(folder: Path, commands: TextIO, answers: TextIO) -> None:
         answers.flush()
 
 
-def main(folder: Path) -> None:
+def main(kind: Callable[[Path], object], names: Sequence[str]) -> None:
+    """Be the process of a `CommandProcess`: make the object that obeys, in the folder of the first argument."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when this ends
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a model or an engine prints is no answer
-    obey(folder, sys.stdin, answers)
+    obey(kind(Path(sys.argv[1])), names, sys.stdin, answers)
     os._exit(0)  # an engine that fails while the interpreter ends has given its result
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when this ends
-    main(Path(sys.argv[1]))
+    main(Obeying, COMMANDS)

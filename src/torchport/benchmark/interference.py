@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from torchport.machine import usable_cpus
 from torchport.results import Finding
 
 _MOST_OTHERS = 0.1  # CPUs that other processes may use
@@ -75,7 +76,7 @@ class Watch:
             yield f"the CPU's speed changed by {change:.0%} between rounds ({reason})"
 
     def _limits(self, threads: Sequence[int | None]) -> Iterator[str]:
-        cpus, own = os.cpu_count() or 1, pinned()
+        cpus, own = os.cpu_count() or 1, usable_cpus()
         if own < cpus:
             yield f"the process is pinned to {own} of {cpus} CPUs"
         if (allowed := quota()) is not None and allowed < own:
@@ -114,11 +115,6 @@ def _fixed_work() -> float:
     start = time.perf_counter()
     sum(range(2_000))
     return time.perf_counter() - start
-
-
-def pinned() -> int:
-    """Return the number of CPUs that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def governor() -> str:

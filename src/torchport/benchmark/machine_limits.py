@@ -10,9 +10,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import platform
-import re
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -30,6 +27,7 @@ from torchport.engines.protocol import Engine, OpenOptions
 from torchport.engines.registry import find_engine
 from torchport.errors import TorchportError
 from torchport.files import onnx_files
+from torchport.machine import cpu_name
 from torchport.tensors import Array, numpy_dtype
 
 _SIDE = 512  # of the matrices
@@ -97,16 +95,6 @@ def _keep(file: Path, limits: Limits) -> None:
     with tempfile.NamedTemporaryFile("w", dir=file.parent, delete=False) as written:
         json.dump(limits.to_json(), written)
     Path(written.name).replace(file)
-
-
-def cpu_name() -> str:
-    """Return the CPU's name, as the system tells it."""
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError):
-            found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-            if found:
-                return found[1].strip()
-    return platform.processor() or platform.machine()
 
 
 def _rates(engine: str, found: Engine, options: OpenOptions) -> dict[str, float]:

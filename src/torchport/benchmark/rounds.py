@@ -15,7 +15,8 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from torchport.benchmark.children import Candidate, CandidateError, Worker
+from torchport.benchmark.children import Candidate, Worker
+from torchport.benchmark.command_process import CommandError
 from torchport.benchmark.interference import Watch
 from torchport.benchmark.ratios import Ratio, ratio_of
 from torchport.benchmark.reference import Judgment, Reference
@@ -262,7 +263,7 @@ class Rounds:
         noted: list[Mapping[str, Any]] = []
         try:
             yield noted
-        except CandidateError as error:
+        except CommandError as error:
             noted.append(error.facts)
             for point in points:
                 for number in clients:
