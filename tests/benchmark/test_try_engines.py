@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -16,11 +17,13 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 import torch
+from click.testing import CliRunner
 
 import torchport as tp
 from torchport.benchmark import child, older_runtimes, published, try_engines as module
 from torchport.benchmark.children import Candidate, run_candidate
 from torchport.benchmark.engine_table import EngineRow, EngineTable, OpsetRow
+from torchport.cli.main import cli
 from torchport.errors import InputError, OptionError
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
@@ -102,6 +105,75 @@ def test_a_wrong_file_is_wrong_in_every_engine(folder: Path) -> None:
     assert table.reference == "PyTorch"
 
 
+def test_random_outputs_are_called_random_and_the_others_are_compared() -> None:
+    body = "(float[n] x) => (float[n] y, float[n] z) { [draw] r = RandomNormalLike(x) y = Add(x, r) z = Neg(x) }"
+    given: dict[str, Any] = {"inputs": (np.float32([1, 2]),), "engines": ["onnxruntime", "reference"], "seconds": 0}
+    table = tp.try_engines(model_of(body), lambda x: (x + torch.randn(2), -x), **given)
+    assert [row.status for row in table.rows] == ["random", "random"]
+    assert table.rows[0].max_abs == 0
+    assert table.rows[0].reason == (
+        "output 'y' cannot be compared: node 'draw' (RandomNormalLike) draws random numbers"
+    )
+    assert not table.agrees  # what was not compared is not right
+    table = tp.try_engines(model_of(body), lambda x: (x + torch.randn(2), x), **given)
+    assert [row.status for row in table.rows] == ["wrong", "wrong"]
+    assert "output 'z'" in table.rows[0].reason
+    assert [row.status for row in tp.try_engines(model_of(body), **given).rows] == ["random", "random"]
+
+
+def test_weights_beside_the_model_reach_every_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of("(float[n] x) => (float[n] y) <float[1] w = {3}> { y = Mul(x, w) }")
+    ir.save(model, tmp_path / "model.onnx", external_data="model.data", size_threshold_bytes=0)
+    assert (tmp_path / "model.data").exists()
+    monkeypatch.chdir(tmp_path.parent)
+    table = tp.try_engines(tmp_path / "model.onnx", inputs=(np.float32([2]),), seconds=0)
+    assert {row.engine: row.status for row in table.rows[:3]} == {
+        "onnxruntime": "runs",
+        "openvino": "right",
+        "reference": "right",
+    }
+
+
+def test_texts_are_inputs_and_outputs_too(tmp_path: Path) -> None:
+    model = model_of("(string[n] s) => (string[n] t) { i = Identity(s) t = Identity(i) }")
+    np.save(tmp_path / "s.npy", np.array(["a", "bcd"]))
+    for given in (np.array(["a", "bcd"]), np.array(["a", "bcd"], object)):
+        table = tp.try_engines(model, engines=["onnxruntime", "reference"], inputs=(given,), seconds=0)
+        assert [row.status for row in table.rows] == ["runs", "right"]
+    tp.graph.save(model, tmp_path / "model.onnx")
+    done = CliRunner().invoke(
+        cli,
+        ["engines", f"{tmp_path}/model.onnx", "-i", f"s={tmp_path}/s.npy", "--engines", "onnxruntime,reference", "-q"],
+    )
+    assert done.exit_code == 0, done.output
+
+
+def test_onnx_runtime_as_the_outlier_is_named() -> None:
+    """FAKE: the outputs of ONNX Runtime's process are replaced, as no fault of it outlives its next release."""
+    model = model_of("(float[n] x) => (float[n] y) { [neg] y = Neg(x) }")
+    given: dict[str, Any] = {"inputs": (np.float32([1, 2]),), "engines": ["onnxruntime", "openvino", "reference"]}
+
+    def run(candidate: Candidate, feeds: Any, **options: Any) -> Any:
+        found = run_candidate(candidate, feeds, **options)
+        assert found.outputs is not None
+        factor = 2 if candidate.engine == "onnxruntime" else 1
+        return dataclasses.replace(found, outputs=(found.outputs[0] * np.float32(factor),))
+
+    patch = pytest.MonkeyPatch()
+    patch.setattr(module, "run_candidate", run)
+    try:
+        table = tp.try_engines(model, lambda x: -x, seconds=0, **given)
+        assert [row.status for row in table.rows] == ["wrong", "right", "right"]
+        assert "onnxruntime alone differs: openvino and reference agree with PyTorch" in " ".join(str(table).split())
+        table = tp.try_engines(model, seconds=0, **given)
+        assert [row.status for row in table.rows] == ["runs", "wrong", "wrong"]
+        text = " ".join(str(table).split())
+        assert "onnxruntime alone differs: openvino and reference agree with each other" in text
+        assert "--against" in text
+    finally:
+        patch.undo()
+
+
 def test_an_engine_that_refuses_is_named_with_the_node_and_the_line() -> None:
     model = model_of("(float[n] x) => (seq(float[n]) y) { [seq] y = SequenceConstruct(x) }")
     model.graph[0].metadata_props["torchport.source"] = "net.py:12"
@@ -170,9 +242,24 @@ def test_a_mistake_is_named(folder: Path, options: dict[str, Any], message: str)
     assert message in str(caught.value)
 
 
-def test_inputs_that_the_model_does_not_have_are_named(folder: Path) -> None:
-    with pytest.raises(InputError, match="the inputs given are q"):
-        tp.try_engines(folder / "net.onnx", inputs={"q": np.zeros(1)})
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ({"q": np.zeros(1)}, "there is no input 'q'"),
+        ((np.zeros((1, 4)), np.zeros(1)), "2 inputs given, the model has 1"),
+        ({"x": np.zeros((1, 4), np.int64)}, "input 'x' is int64, the model takes float32"),
+        ({"x": np.zeros((1, 3), np.float32)}, "the model is fixed to 4"),
+    ],
+)
+def test_inputs_that_do_not_fit_are_named_before_any_engine_is_tried(folder: Path, inputs: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        tp.try_engines(folder / "net.onnx", inputs=inputs)
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -1.0])
+def test_seconds_that_measure_nothing_are_refused(folder: Path, seconds: float) -> None:
+    with pytest.raises(OptionError, match="seconds measure nothing"):
+        tp.try_engines(folder / "net.onnx", seconds=seconds)
 
 
 def test_a_size_that_contradicts_the_model_is_named() -> None:

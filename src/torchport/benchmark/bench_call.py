@@ -13,7 +13,7 @@ from typing import Any
 import onnx_ir as ir
 
 from torchport.benchmark.feeds import feeds_for, inputs_of
-from torchport.benchmark.preparation import Common, model_file
+from torchport.benchmark.preparation import Common, check_seconds, model_file
 from torchport.benchmark.rounds import Plan, Point
 from torchport.benchmark.torch_candidate import MODES
 from torchport.engines.options import check_threads, open_options
@@ -58,8 +58,7 @@ def check_call(
             where=f"--processes {plan.processes}",
             next_step=f"give {low} to {high}",
         )
-    if not 0 < plan.seconds < float("inf"):
-        raise OptionError(f"{plan.seconds:g} seconds measure nothing", next_step="give a number above 0")
+    check_seconds(plan.seconds)
     for name in engines if engines is not None else [DEFAULT]:
         if name not in MODES:
             check_engine(name)

@@ -14,7 +14,7 @@ from torchport.terminal import human, human_bytes, table
 _LATENCY_HEAD = ("candidate", "", "median", "p90", "p99", "spread", "runs/s")
 _OTHER_HEAD = ("", "version", "max abs", "load", "first run", "memory")
 
-Status = Literal["right", "wrong", "runs", "refuses", "fails", "not measured"]
+Status = Literal["right", "wrong", "random", "runs", "refuses", "fails", "not measured"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,8 +28,9 @@ class BenchRow(Record):
         threads: that it computes with; None for the engine's own choice.
         at: sizes of dynamic dimensions.
         clients: threads that call the one session.
-        status: right or wrong beside the reference; runs, if its own outputs are the reference; refuses to open or
-            fails to run the model; not measured, if the benchmark was interrupted before.
+        status: right or wrong beside the reference; random, if the model draws its outputs at random; runs, if its own
+            outputs are the reference; refuses to open or fails to run the model; not measured, if the benchmark was
+            interrupted before.
         version: of the engine.
         reason: why it refuses, fails or is wrong; empty otherwise.
         node: the node at fault, where it is known.

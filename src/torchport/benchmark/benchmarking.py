@@ -26,7 +26,7 @@ from torchport.benchmark.bench_call import (
 from torchport.benchmark.bench_table import BenchRow, BenchTable, SpeedVerdict
 from torchport.benchmark.children import Candidate, run_candidate
 from torchport.benchmark.preparation import Common, Failure
-from torchport.benchmark.reference import Reference, torch_reference
+from torchport.benchmark.reference import Reference, reference_of, torch_reference
 from torchport.benchmark.rounds import Plan, Point, Rounds, Series
 from torchport.benchmark.torch_candidate import MODES
 from torchport.conversion.options import Progress
@@ -143,7 +143,7 @@ class _Bench:
             self._plan,
             teller=teller,
             ordered=self._ordered,
-            reference_of=lambda c, outputs: Reference(c.label, outputs, self._names, self._limits),
+            reference_of=lambda c, outputs: self._reference(c.label, outputs),
             pairs=list(self._pairs()),
             say=self._say,
         )
@@ -179,14 +179,17 @@ class _Bench:
                 self._say("asking PyTorch")
                 options: dict[str, Any] = {"seed": common.seed, "trust": common.trust}
                 against = self._asked.against
-                point.reference = torch_reference(against, point.feeds, self._names, self._limits, **options)
+                point.reference = torch_reference(against, point.feeds, self._models[0].graph, self._limits, **options)
             elif teller is None:
                 self._say(f"asking {DEFAULT}")
                 asked = Candidate(DEFAULT, "engine", self._models[0].path, DEFAULT, **common.fields)
                 limits: dict[str, Any] = {"limit": self._plan.limit, "memory": self._plan.memory}
                 outputs = run_candidate(asked, point.feeds, seconds=0, **limits).outputs
                 if outputs is not None:  # otherwise the first candidate that runs is the reference
-                    point.reference = Reference(DEFAULT, outputs, self._names, self._limits)
+                    point.reference = self._reference(DEFAULT, outputs)
+
+    def _reference(self, name: str, outputs: Sequence[Array]) -> Reference:
+        return reference_of(name, outputs, self._models[0].graph, self._limits)
 
     def _ordered(self, candidate: Candidate, outputs: Sequence[Array]) -> tuple[Array, ...]:
         """Return outputs in the order of the first model's, if they have the same names."""
@@ -241,7 +244,7 @@ class _Bench:
         if row.status == "wrong":
             return dataclasses.replace(row, next_step="`torchport compare --layers` finds the first node that differs")
         own = point.reference is not None and point.reference.name == candidate.label and self._asked.against is None
-        return dataclasses.replace(row, status="runs") if own else row
+        return dataclasses.replace(row, status="runs") if own and row.status == "right" else row
 
 
 def _figures(series: Series) -> dict[str, Any]:

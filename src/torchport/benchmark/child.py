@@ -34,10 +34,7 @@ Opener = Callable[[], tuple[Run, dict[str, Any]]]
 
 def save_arrays(folder: Path, stem: str, arrays: Arrays) -> None:
     """Write arrays by number, with their names and dtypes beside them."""
-    plain = {
-        str(n): a.view(f"u{a.dtype.itemsize}") if a.dtype.name in _LENT else a for n, a in enumerate(arrays.values())
-    }
-    np.savez(folder / f"{stem}.npz", **plain)
+    np.savez(folder / f"{stem}.npz", **{str(n): _stored(array) for n, array in enumerate(arrays.values())})
     kinds = [[name, array.dtype.name] for name, array in arrays.items()]
     (folder / f"{stem}.json").write_text(json.dumps(kinds))
 
@@ -49,7 +46,16 @@ def read_arrays(folder: Path, stem: str) -> Arrays:
         return {name: _restored(stored[str(n)], dtype) for n, (name, dtype) in enumerate(kinds)}
 
 
+def _stored(array: Any) -> Any:
+    """Return the array as an .npz holds it without pickles."""
+    if array.dtype.kind == "O":  # texts of engines
+        return array.astype(str)
+    return array.view(f"u{array.dtype.itemsize}") if array.dtype.name in _LENT else array
+
+
 def _restored(array: Any, dtype: str) -> Any:
+    if array.dtype.kind == "U":
+        return array.astype(object)
     if dtype not in _LENT:
         return array
     import ml_dtypes

@@ -10,7 +10,7 @@ from typing import Literal
 from torchport.results import Finding, Record
 from torchport.terminal import WIDTH, human_bytes, table
 
-Status = Literal["right", "wrong", "runs", "refuses", "fails", "read, not run"]
+Status = Literal["right", "wrong", "random", "runs", "refuses", "fails", "read, not run"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,8 +19,9 @@ class EngineRow(Record):
 
     Attributes:
         engine: its name; ``torch`` and ``torch.compile`` are PyTorch itself.
-        status: right or wrong beside the reference; runs, if there is none; refuses to open or fails to run it. An
-            engine that is not here is "read, not run": `reason` has what its published list says.
+        status: right or wrong beside the reference; random, if the model draws its outputs at random; runs, if there is
+            no reference; refuses to open or fails to run it. An engine that is not here is "read, not run", and
+            `reason` has what its published list says.
         version: of the engine.
         reason: why it refuses, fails or is wrong; empty otherwise.
         node: the node at fault, where it is known.

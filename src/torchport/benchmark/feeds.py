@@ -6,18 +6,18 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
 from torchport.engines.registry import DEFAULT
 from torchport.engines.session import open_session
 from torchport.errors import EngineError, InputError, OptionError, did_you_mean
+from torchport.inputs.binding import Binder
 from torchport.inputs.create import accepted, made_up
 from torchport.irtools.dims import evaluated, names_in, roots_in
 from torchport.irtools.metadata import read_bounds
 from torchport.irtools.types import tensor_infos
-from torchport.results import TensorInfo
-from torchport.tensors import Array, to_numpy
+from torchport.results import Bound, TensorInfo
+from torchport.tensors import Array
 
 
 def inputs_of(model: ir.Model) -> tuple[TensorInfo, ...]:
@@ -41,7 +41,7 @@ def feeds_for(
     if inputs is not None:
         if at:
             raise OptionError("inputs are given, and sizes to make some at", next_step="leave --at or --input out")
-        return _by_name(inputs, infos)
+        return given_feeds(inputs, infos, read_bounds(model.metadata_props))
     sized = at_sizes(infos, at, model)
     roots = roots_in(model)
     try:
@@ -53,19 +53,27 @@ def feeds_for(
     return {info.name: array for info, array in zip(infos, arrays, strict=True)}
 
 
-def _by_name(inputs: Any, infos: Sequence[TensorInfo]) -> dict[str, Array]:
-    given = inputs if isinstance(inputs, Mapping) else dict(zip([i.name for i in infos], _tuple(inputs), strict=False))
-    if set(given) != {info.name for info in infos}:
-        raise InputError(
-            f"the inputs given are {', '.join(given) or 'none'}",
-            where=f"the model takes {', '.join(map(str, infos))}",
-            next_step="give each input of the model",
-        )
-    return {n: to_numpy(v) if hasattr(v, "detach") else np.asarray(v) for n, v in given.items()}
+def given_feeds(inputs: Any, infos: Sequence[TensorInfo], bounds: Mapping[str, Bound]) -> dict[str, Array]:
+    """Return the inputs that the user gives, by name, once they fit the model.
 
+    Args:
+        inputs: by name, in order, or the only one.
+        infos: the inputs of the model.
+        bounds: sizes that the model is good for, by dimension.
 
-def _tuple(inputs: Any) -> tuple[Any, ...]:
-    return tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
+    Raises:
+        InputError: one is missing or one too many, or of another dtype or shape.
+    """
+    given = inputs if isinstance(inputs, (Mapping, tuple, list)) else (inputs,)
+    if not isinstance(given, Mapping):
+        if len(given) != len(infos):
+            raise InputError(
+                f"{len(given)} inputs given, the model has {len(infos)}",
+                where=", ".join(map(str, infos)),
+                next_step="give one array or tensor for each, in this order",
+            )
+        given = dict(zip([info.name for info in infos], given, strict=True))
+    return Binder(infos, bounds).bind(given)[0]
 
 
 def at_sizes(infos: Sequence[TensorInfo], at: Mapping[str, int], model: ir.Model) -> list[TensorInfo]:

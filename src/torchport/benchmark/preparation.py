@@ -14,8 +14,23 @@ import onnx_ir as ir
 
 from torchport.capture.sources import import_file
 from torchport.engines.custom_operators import library_paths
+from torchport.errors import OptionError
 from torchport.files import onnx_files
 from torchport.irtools.metadata import find_origin
+
+
+def check_seconds(seconds: float, *, none: bool = False) -> None:
+    """Check that something can be measured for so long; `none` allows 0, for one run.
+
+    Raises:
+        OptionError: it cannot.
+    """
+    if not (0 < seconds < float("inf") or (none and seconds == 0)):
+        raise OptionError(
+            f"{seconds:g} seconds measure nothing",
+            where=f"--seconds {seconds:g}, in Python seconds={seconds:g}",
+            next_step="give a number above 0" + (", or 0 for a single run" if none else ""),
+        )
 
 
 @contextlib.contextmanager

@@ -14,9 +14,10 @@ from typing import Any
 import onnx_ir as ir
 
 from torchport.benchmark.chrome_trace import write_trace
-from torchport.benchmark.feeds import at_sizes, inputs_of
+from torchport.benchmark.feeds import at_sizes, given_feeds, inputs_of
 from torchport.benchmark.kernel_costs import Costs, Tables, sizes_in, without_counting
 from torchport.benchmark.machine_limits import machine_limits
+from torchport.benchmark.preparation import check_seconds
 from torchport.benchmark.profile_advice import Measured, advice_for
 from torchport.benchmark.profile_report import Limits, Profile
 from torchport.benchmark.thread_scaling import times_by_threads
@@ -26,10 +27,9 @@ from torchport.engines.profiling import KernelTimes, Profiler, check_profiles, o
 from torchport.engines.protocol import OpenOptions, Runner
 from torchport.engines.registry import DEFAULT, faults_of, find_engine
 from torchport.engines.session import Session
-from torchport.errors import InputError, OptionError, TorchportError
+from torchport.errors import OptionError, TorchportError
 from torchport.files import onnx_files
 from torchport.files.filesystem import check_target
-from torchport.inputs.binding import Binder
 from torchport.inputs.create import accepted
 from torchport.irtools.dims import roots_in
 from torchport.irtools.names import name_of
@@ -84,6 +84,7 @@ def profile(
     """
     say = progress or (lambda text: None)
     check_threads(threads)
+    check_seconds(seconds)
     check_profiles(engine)
     if "profile" in (options or {}):  # before anything is opened with it: ONNX Runtime would write a file
         raise OptionError(
@@ -139,15 +140,7 @@ def _feeds(model: ir.Model, runner: Runner, engine: str, inputs: Any, at: Mappin
     if inputs is not None:
         if at:
             raise OptionError("inputs are given, and sizes to make some at", next_step="leave --at or --input out")
-        given = inputs if isinstance(inputs, (Mapping, tuple, list)) else (inputs,)
-        if not isinstance(given, Mapping) and len(given) != len(infos):
-            raise InputError(
-                f"{len(given)} inputs given, the model has {len(infos)}",
-                where=", ".join(map(str, infos)),
-                next_step="give one array or tensor for each, in this order",
-            )
-        named = given if isinstance(given, Mapping) else dict(zip([i.name for i in infos], given, strict=True))
-        return Binder(runner.inputs, runner.bounds).bind(named)[0]
+        return given_feeds(inputs, infos, runner.bounds)
     sized = at_sizes(infos, at, model)
     session = Session(runner, engine)
     with faults_of(engine):

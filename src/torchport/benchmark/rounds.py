@@ -93,9 +93,9 @@ class Series:
 
     def judge(self, found: Judgment) -> None:
         """Take a comparison with the reference; a wrong one stays."""
-        worse = self.judgment is None or (found.status == "wrong", found.max_abs) > (
+        worse = self.judgment is None or (found.status == "wrong", found.max_abs or 0.0) > (
             self.judgment.status == "wrong",
-            self.judgment.max_abs,
+            self.judgment.max_abs or 0.0,
         )
         self.judgment = found if worse else self.judgment
 

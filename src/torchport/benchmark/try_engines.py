@@ -17,8 +17,8 @@ from torchport.benchmark.children import Candidate, Outcome, run_candidate
 from torchport.benchmark.engine_table import EngineRow, EngineTable, OpsetRow
 from torchport.benchmark.feeds import feeds_for
 from torchport.benchmark.older_runtimes import environment_of
-from torchport.benchmark.preparation import Common, Failure, model_file
-from torchport.benchmark.reference import Reference, torch_reference
+from torchport.benchmark.preparation import Common, Failure, check_seconds, model_file
+from torchport.benchmark.reference import Reference, reference_of, torch_reference
 from torchport.benchmark.torch_candidate import MODES
 from torchport.comparison.compare import compare
 from torchport.conversion.options import Progress
@@ -28,7 +28,10 @@ from torchport.errors import OpsetError, TorchportError
 from torchport.files import onnx_files
 from torchport.numerics.tolerance import Limits, limits_for
 from torchport.opset.convert import SUPPORTED, convert
+from torchport.results import Finding
 from torchport.tensors import Array
+
+_SEVERAL = 2  # engines that agree are more than one that differs
 
 
 def try_engines(
@@ -78,6 +81,7 @@ def try_engines(
         >>> print(tp.try_engines("model.onnx", "model.py:Net", at={"batch": 8}))
     """
     check_threads(threads)
+    check_seconds(seconds, none=True)
     for name in engines or ():
         check_engine(name)
     limits = _Limits(seconds, limit, memory, threads)
@@ -110,24 +114,26 @@ class _Trying:
         self._model, self._path, self._feeds = model, path, feeds
         self._limits, self._common, self._say = limits, common, say
         self._tolerances: Limits = limits_for([model], None)
-        self._names = tuple(str(v.name) for v in model.graph.outputs)
         self._reference: Reference | None = None
+        self._outputs: dict[str, Sequence[Array]] = {}  # of each engine that ran
 
     def table(
         self, name: str, against: Any, engines: Sequence[str] | None, pythons: Mapping[str, str], opsets: bool
     ) -> EngineTable:
         rows: list[EngineRow] = []
+        findings: list[Finding] = []
         by_opset: list[OpsetRow] = []
         interrupted = False
         try:
             if against is not None:
                 self._say("asking PyTorch")
                 options: dict[str, Any] = {"seed": self._common.seed, "trust": self._common.trust}
-                self._reference = torch_reference(against, self._feeds, self._names, self._tolerances, **options)
+                self._reference = torch_reference(against, self._feeds, self._model, self._tolerances, **options)
             candidates = list(self._candidates(engines, pythons))
             for candidate in [*candidates, *self._torch_candidates(against)]:
                 self._say(f"trying {candidate.label}")
                 rows.append(self._row(candidate))
+            findings += self._outlier(rows)
             if engines is None:
                 rows += [self._listed(missing, how) for missing, how in self._not_here().items()]
             for opset in SUPPORTED if opsets else ():
@@ -136,8 +142,9 @@ class _Trying:
         except KeyboardInterrupt:
             interrupted = True
         shapes = {n: a.shape for n, a in self._feeds.items()}
-        reference = self._reference.name if self._reference else ""
-        return EngineTable(name, reference, shapes, tuple(rows), tuple(by_opset), (), interrupted)
+        return EngineTable(
+            name, self._reference_name, shapes, tuple(rows), tuple(by_opset), tuple(findings), interrupted
+        )
 
     def _candidates(self, engines: Sequence[str] | None, pythons: Mapping[str, str]) -> Iterator[Candidate]:
         names = list(engines or sorted(engine_names(), key=lambda n: n != DEFAULT))
@@ -162,8 +169,10 @@ class _Trying:
         facts = outcome.facts
         if outcome.outputs is None:
             return EngineRow(candidate.label, **Failure.of(facts, self._model).fields)
+        if candidate.kind == "engine":
+            self._outputs[candidate.label] = outcome.outputs
         if self._reference is None and candidate.kind == "engine":
-            self._reference = Reference(candidate.label, outcome.outputs, self._names, self._tolerances)
+            self._reference = reference_of(candidate.label, outcome.outputs, self._model, self._tolerances)
         row = EngineRow(
             candidate.label,
             "runs",
@@ -177,24 +186,56 @@ class _Trying:
 
     def _judged(self, row: EngineRow, outputs: Sequence[Array], candidate: Candidate) -> EngineRow:
         """Hold a candidate's outputs against the reference."""
-        if self._reference is None or self._reference.outputs is outputs:
+        own = self._reference is not None and self._reference.outputs is outputs
+        if self._reference is None or (own and not self._reference.random):
             return row
         found = self._reference.judge(outputs)
         more: dict[str, Any] = self._diverging(candidate) if found.status == "wrong" else {}
         return dataclasses.replace(row, **found.fields, **more)
 
+    def _outlier(self, rows: list[EngineRow]) -> Iterator[Finding]:
+        """Say that several engines are against the default one, and where it differs from one that is right."""
+        others = [row.engine for row in rows if row.engine in self._outputs and row.engine != DEFAULT]
+        place = next((n for n, row in enumerate(rows) if row.engine == DEFAULT), None)
+        if place is None:
+            return
+        right = [row.engine for row in rows if row.engine in others and row.status == "right"]
+        if rows[place].status == "wrong" and right:
+            where: dict[str, Any] = self._first_divergence(right[0], DEFAULT)
+            rows[place] = dataclasses.replace(rows[place], **where)
+            if len(right) >= _SEVERAL:
+                yield Finding(f"{DEFAULT} alone differs: {_listed(right)} agree with {self._reference_name}")
+        elif rows[place].status == "runs" and len(others) >= _SEVERAL and self._agree(others):
+            message = f"{DEFAULT} alone differs: {_listed(others)} agree with each other"
+            yield Finding(f"{message}; give --against model.py:Net, whose answers are right")
+
+    @property
+    def _reference_name(self) -> str:
+        return self._reference.name if self._reference else ""
+
+    def _agree(self, engines: Sequence[str]) -> bool:
+        """Check that engines which differ from the reference give the same outputs."""
+        first = reference_of(engines[0], self._outputs[engines[0]], self._model, self._tolerances)
+        assert self._reference is not None
+        return all(self._reference.judge(self._outputs[e]).status == "wrong" for e in engines) and all(
+            first.judge(self._outputs[e]).status == "right" for e in engines
+        )
+
     def _diverging(self, candidate: Candidate) -> dict[str, str]:
         """Find the first node at which an engine differs from the default one: fields of its row."""
         if candidate.kind != "engine" or candidate.engine == DEFAULT:
             return {}
-        self._say(f"looking where {candidate.label} differs")
-        pair = (DEFAULT, candidate.engine)
+        return self._first_divergence(DEFAULT, candidate.engine)
+
+    def _first_divergence(self, beside: str, engine: str) -> dict[str, str]:
+        self._say(f"looking where {engine} differs from {beside}")
+        pair = (beside, engine)
         try:
             found = compare(self._path, inputs=self._feeds, layers=True, engines=pair, libraries=self._common.libraries)
         except TorchportError as error:
             return {"first_divergence": f"could not be found: {error.what}"}
         assert isinstance(found, dict)
-        place = found[candidate.engine].first_divergence
+        place = found[engine].first_divergence
         if place is None:
             return {}
         return {
@@ -232,3 +273,8 @@ class _Trying:
         if self._reference is None:
             return "runs"
         return self._reference.judge(outcome.outputs).status
+
+
+def _listed(names: Sequence[str]) -> str:
+    """``a, b and c``"""
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))

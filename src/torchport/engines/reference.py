@@ -21,6 +21,7 @@ from torchport.engines.protocol import Capabilities, Engine, OpenOptions, Runner
 from torchport.errors import EngineError, first_line
 from torchport.files import onnx_files
 from torchport.irtools.metadata import read_bounds
+from torchport.irtools.serialization import settled, to_proto
 from torchport.irtools.traversal import opset_of
 from torchport.irtools.types import plain, tensor_infos
 from torchport.tensors import Array
@@ -35,7 +36,9 @@ class ReferenceEngine(Engine):
             if f"{node.domain}::{node.op_type}" not in own and node.op_identifier() not in loaded.functions:
                 raise custom_operators.no_kernel(loaded, node, loads_libraries=False)
         try:
-            evaluator = ReferenceEvaluator(ir.to_proto(loaded), new_ops=[*own.values(), *_repaired(loaded)])
+            # with its weights inside: the evaluator would look for their file in the current folder
+            proto = to_proto(loaded, place=settled, nested=settled)
+            evaluator = ReferenceEvaluator(proto, new_ops=[*own.values(), *_repaired(loaded)])
         except Exception as error:
             raise EngineError(
                 f"the reference evaluator refuses the model: {error}",

@@ -156,6 +156,8 @@ def _only(arrays: dict[str, Any], name: str | None, path: Path) -> Any:
 
 
 def _tensor(array: Array, path: Path) -> Array:
+    if array.dtype.kind == "U":
+        return array
     if array.dtype.name not in DTYPES:
         raise unreadable(path, f"its dtype {array.dtype} is none a tensor can have")
     return np.asarray(array, dtype=array.dtype.newbyteorder("="), order="C")

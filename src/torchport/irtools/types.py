@@ -17,7 +17,7 @@ def tensor_infos(values: Iterable[ir.Value]) -> tuple[TensorInfo, ...]:
     return tuple(
         TensorInfo(
             str(v.name),
-            v.dtype.numpy().name if v.dtype is not None else "?",
+            plain(v.dtype) if v.dtype is not None else "?",
             None if v.shape is None else tuple(d if isinstance(d, int) else d.value for d in v.shape),
         )
         for v in values
