@@ -98,6 +98,16 @@ def counted(x: Tensor) -> tuple[Tensor, ...]:
     return mean, x.reshape(x.shape[:2].numel(), -1), x.reshape(x.size()[0:1] + x.shape[1:])
 
 
+def written(x: Tensor) -> tuple[Tensor, ...]:
+    rows, ends, steps = x.clone(), x.clone(), x.clone()
+    rows[:2, :3] = 1
+    ends[-2:] += torch.arange(x.shape[1])
+    ends[1:-1, -1:] *= 2
+    steps[1::2] = steps[:, :1][1::2]
+    steps[:2, ::2] = 0.5
+    return rows, ends, steps
+
+
 MODELS: list[tuple[Callable[..., Any], dict[str, dict[int, str]], list[Given]]] = [
     (adaptive, {"x": PICTURE}, [picture(2, 12, 16), picture(1, 7, 9), picture(3, 20, 5)]),
     (largest, {"x": PICTURE}, [picture(2, 12, 16), picture(1, 7, 9), picture(3, 20, 5)]),
@@ -121,6 +131,7 @@ MODELS: list[tuple[Callable[..., Any], dict[str, dict[int, str]], list[Given]]] 
     (whole, {"x": PICTURE}, [picture(2, 12, 16), picture(1, 7, 9), picture(3, 20, 5)]),
     (tapered, {"x": {0: "n"}}, [(torch.rand(n),) for n in (6, 1, 9, 2)]),
     (counted, {"x": PICTURE}, [picture(2, 12, 16), picture(1, 7, 9), picture(3, 20, 5)]),
+    (written, {"x": {0: "n", 1: "m"}}, [(torch.randn(n, m),) for n, m in ((5, 5), (1, 5), (4, 1), (1, 1), (12, 7))]),
     (nn.InstanceNorm1d(3), {"input": {0: "c", 1: "t"}}, [(torch.randn(c, t),) for c, t in ((3, 12), (5, 7))]),
 ]
 

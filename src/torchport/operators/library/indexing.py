@@ -1,4 +1,4 @@
-"""Selection by masks and indices, and scatters that reduce."""
+"""Selection by masks and indices, writing to slices, and scatters that reduce."""
 
 from __future__ import annotations
 
@@ -201,6 +201,79 @@ def _neutral(reduce: str, dtype: torch.dtype) -> float:
     if dtype.is_floating_point:
         return torch.inf if reduce == "amin" else -torch.inf
     return torch.iinfo(dtype).max if reduce == "amin" else torch.iinfo(dtype).min
+
+
+# aten::slice_scatter
+#
+#     output = input with src written to input[start : end : step] along an axis
+#
+# Where the axis varies, the capture takes it that a slice such as x[:3] has the rows it has in the example, three, and
+# what is written to it may be a constant of as many. At smaller sizes there are fewer places. PyTorch writes to these;
+# it takes a src of the slice's size alone, so that one with more rows was broadcast: the first ones will do. A slice of
+# a slice, x[:3, :2], may be smaller than it seems along each axis.
+
+
+@translates("aten::slice_scatter.default")
+def slice_scatter(self: Any, src: Any, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1) -> Any:
+    axis, first = op.Constant(value_ints=[dim % len(self.shape)]), op.Constant(value_ints=[0])
+    size = op.Gather(op.Shape(self), axis, axis=0)
+    ends = op.Constant(value_ints=[torch.iinfo(torch.int64).max]) if end is None else _row(end)
+    every = op.Range(op.Squeeze(first), op.Squeeze(size), op.Constant(value_int=1))
+    places = op.Slice(every, first if start is None else _row(start), ends, first, _row(step))
+    src = _cut(src, self, dim % len(self.shape), places)
+    perm = list(range(len(self.shape)))
+    perm[0], perm[dim] = perm[dim], perm[0]
+    written = op.ScatterND(_moved(self, perm), op.Unsqueeze(places, op.Constant(value_ints=[-1])), _moved(src, perm))
+    return _moved(written, perm)
+
+
+def _cut(src: Any, self: Any, dim: int, places: Any) -> Any:
+    """What is written, without the rows for which the running model has no place."""
+    axes = [axis for axis, size in enumerate(src.shape) if isinstance(size, int) and _varies(self, axis)]
+    if not axes:
+        return src
+    sizes = [op.Shape(places) if axis == dim else _true_size(self, axis) for axis in axes]
+    return op.Slice(src, op.Constant(value_ints=[0] * len(axes)), op.Concat(*sizes, axis=0), _row(axes))
+
+
+def _places(size: Any, starts: Any, ends: Any, steps: Any) -> Any:
+    """The numbers of the rows that a slice takes."""
+    first = op.Constant(value_ints=[0])
+    every = op.Range(op.Squeeze(first), op.Squeeze(size), op.Constant(value_int=1))
+    return op.Slice(every, starts, ends, first, steps)
+
+
+def _sliced(x: Any) -> Any | None:
+    """The node that sliced a tensor; None if it is no slice."""
+    node = x.producer()
+    return node if node is not None and node.op_type == "Slice" else None
+
+
+def _varies(x: Any, axis: int) -> bool:
+    """Check that an axis varies, in a slice too: there the capture says that it does not."""
+    node = _sliced(x)
+    return not isinstance(x.shape[axis], int) or (node is not None and _varies(node.inputs[0], axis))
+
+
+def _true_size(x: Any, axis: int) -> Any:
+    """The size of an axis in the running model, of a slice too. Shape would be folded to what the capture says."""
+    node = _sliced(x)
+    if node is None or not isinstance(x.shape[axis], int) or not _varies(x, axis):
+        return op.Shape(x, start=axis, end=axis + 1)
+    whole, starts, ends, _, steps = node.inputs
+    size = _true_size(whole, axis)
+    return size if whole.shape[axis] == x.shape[axis] else op.Shape(_places(size, starts, ends, steps))
+
+
+def _row(number: Any) -> Any:
+    """Numbers of the capture, or one of the graph, as a row."""
+    if isinstance(number, (int, list)):
+        return op.Constant(value_ints=number if isinstance(number, list) else [number])
+    return op.Reshape(number, op.Constant(value_ints=[-1]))
+
+
+def _moved(x: Any, perm: list[int]) -> Any:
+    return x if perm == sorted(perm) else op.Transpose(x, perm=perm)
 
 
 # aten::diagonal_scatter, aten::as_strided_scatter
