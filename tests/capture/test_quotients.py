@@ -59,6 +59,20 @@ def test_a_network_that_halves_is_captured_without_a_doubt(size: tuple[int, int]
             torch.testing.assert_close(own, theirs, rtol=1e-4, atol=1e-5)
 
 
+def test_a_batch_of_one_is_not_frozen_beside_sizes_that_are_multiples(monkeypatch: pytest.MonkeyPatch) -> None:
+    captured: list[tuple[int, ...]] = []
+    plain = torch.export.export
+
+    def watched(module: nn.Module, given: tuple[Tensor, ...], **options: Any) -> Any:
+        captured.append(tuple(given[0].shape))
+        return plain(module, given, **options)
+
+    monkeypatch.setattr(torch.export, "export", watched)
+    exported = tp.export(Halving().eval(), (torch.randn(1, 2, 8, 8),), dynamic=DYNAMIC)
+    assert exported.route == "export"
+    assert [n for shape in captured for n in shape if n < 2] == []
+
+
 class Guided(nn.Module):
     """A picture and its latent, of an eighth of its size; a branch on values takes the picture."""
 

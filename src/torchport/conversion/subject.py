@@ -100,13 +100,16 @@ class TorchModel:
     def tensors_for_steps(self) -> tuple[torch.Tensor, ...] | None:
         """Return inputs at many times the numbers of which sizes are multiples, else at twice; None if neither runs.
 
-        Where a network halves its input five times, a window or a size of 1 at the end would be special.
+        Where a network halves its input five times, a window or a size of 1 at the end would be special. Other sizes
+        stay as they are unless torch would freeze them.
         """
         example, accepted = example_sizes(self.inputs), {d.name: d.accepted for d in self.verifier.dimensions}
+        frozen = {name: min((n for n in accepted[name] if n > 1), default=1) for name, n in example.items() if n < 2}
         many = {name: step * (_MANY + n) for n, (name, step) in enumerate(self.steps.items())}
-        few = {name: min((n for n in accepted[name] if n >= 2 * step), default=0) for name, step in self.steps.items()}
+        own = {name: (example[name], *accepted[name]) for name in self.steps}
+        few = {name: min((n for n in own[name] if n >= 2 * step), default=0) for name, step in self.steps.items()}
         for wanted in (many, few):
-            sizes = {name: size for name, size in wanted.items() if size > example[name]}
+            sizes = {name: size for name, size in {**frozen, **wanted}.items() if size > example[name]}
             arrays = self.verifier.at_sizes(sizes)
             if arrays is not None:
                 return self._as_tensors(arrays)
