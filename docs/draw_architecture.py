@@ -100,6 +100,16 @@ FLOWS = {
         ("benchmark.benchmarking", "benchmark.bench_table", "rows, verdicts"),
         ("benchmark.bench_table", "benchmark.bench_plot", "--plot"),
     ],
+    "Optimize": [
+        ("cli.optimize", "optimization.optimizing", "model, target, sizes to fix"),
+        ("optimization.optimizing", "optimization.pass_process", "passes in order"),
+        ("optimization.pass_process", "benchmark.command_process", "commands, limits"),
+        ("optimization.pass_child", "optimization.passes.graph_pass", "permission for each change"),
+        ("optimization.pass_child", "optimization.model_transfer", "changed model"),
+        ("optimization.pass_process", "optimization.model_transfer", "unchanged weights"),
+        ("optimization.optimizing", "verification.equivalence", "before, after"),
+        ("optimization.optimizing", "optimization.result", "what each pass did"),
+    ],
     "Edit": [
         ("cli.edit", "editing.recipe", "steps"),
         ("cli.edit", "files.onnx_files", "load, save"),

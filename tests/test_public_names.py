@@ -31,6 +31,7 @@ NAMES = {
     "graph",
     "operator",
     "operators",
+    "optimize",
     "profile",
     "record",
     "reduce",

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from torchport.operators.composition import composition as composition
     from torchport.operators.definition import Operator as Operator, operator as operator
     from torchport.operators.symbolic import symbolic as symbolic
+    from torchport.optimization.optimizing import optimize as optimize
     from torchport.results import (
         Attempt as Attempt,
         Dim as Dim,
@@ -74,6 +75,7 @@ __getattr__, __dir__, __all__ = lazy_names(
         "torchport.operators.composition": "composition",
         "torchport.operators.definition": "Operator operator",
         "torchport.operators.symbolic": "symbolic",
+        "torchport.optimization.optimizing": "optimize",
         "torchport.results": "Attempt Dim Exported Finding Proof",
     },
 )

@@ -31,6 +31,7 @@ VERBS = {
     "engines": "Try a model in every engine: right or wrong, latency, memory.",
     "bench": "Measure models and engines beside each other.",
     "profile": "Show where the time of a model goes, down to the Python line.",
+    "optimize": "Make a model smaller and faster; prove it stayed right.",
     "run": "Run an ONNX model on given inputs.",
     "cpp": "Write a C++ project that runs a model.",
     "doctor": "Show versions, engines, CPU features, and what is missing.",

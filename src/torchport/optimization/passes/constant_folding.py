@@ -1,0 +1,20 @@
+"""Compute now what does not depend on the model's inputs, up to a limit of bytes."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from torchport.editing.fold import fold
+from torchport.optimization.passes.graph_pass import GraphPass, Work
+
+
+def _apply(model: ir.Model, work: Work) -> None:
+    work.changes += fold(model, limit_bytes=work.limit_bytes)
+
+
+PASS = GraphPass(
+    "constant folding",
+    requires="a node whose inputs are constants, or a shape of known sizes",
+    ensures="no such node is left whose result is within the limit of bytes and on which engines agree",
+    apply=_apply,
+)
