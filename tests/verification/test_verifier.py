@@ -168,6 +168,43 @@ def test_a_threshold_that_pytorch_itself_crosses_under_a_nudge_is_not_counted() 
     assert example.verdict == "ill-conditioned"
 
 
+def test_what_makes_a_wrong_number_is_examined_for_few_cases() -> None:
+    runs: list[int] = []
+
+    def counting(arrays: Sequence[Array]) -> list[Array]:
+        runs.append(1)
+        return double(arrays)
+
+    exam = verifier(counting, ProofInput("x", X, {0: Dim("n")}))
+    proof = exam.verify(candidate(lambda x: x * 2.1))
+    assert len(proof.failures) > 4
+    assert len(runs) < len(proof.cases) + 2 * 7  # a run of each case, and seven to examine each of two
+    assert exam.run_at(candidate(lambda x: x * 2.1), {"n": 8}).verdict == "fail"
+
+
+def test_other_values_are_not_tried_at_sizes_that_are_refused_for_what_is_known_of_sizes() -> None:
+    refused: list[int] = []
+
+    def halved_twice(arrays: Sequence[Array]) -> list[Array]:
+        size = arrays[0].shape[0]
+        if size % 4:
+            refused.append(size)
+            raise RuntimeError(f"sizes must match: {size} and {size // 2 * 2}")
+        return double(arrays)
+
+    exam = verifier(halved_twice, ProofInput("x", np.ones((8, 4), np.float32), {0: Dim("n")}))
+    (report,) = exam.plan()
+    assert report.step == 4
+    assert len(refused) <= len(set(refused)) + 2  # the first one with all kinds of values
+
+
+def test_nothing_else_is_run_where_the_example_is_wrong_and_a_brief_proof_is_wanted() -> None:
+    proof = verifier().verify(candidate(lambda x: x * 2.1), brief=True)
+    assert [case.label for case in proof.failures] == ["example"]
+    assert "nothing else was run" in str(proof.findings[-1])
+    assert len(verifier().verify(candidate(lambda x: x * 2), brief=True).cases) > 4
+
+
 def test_nothing_counted_is_nothing_proven() -> None:
     proof = verifier(double).verify(candidate(lambda x: x * 2))
     emptied = type(proof)(tuple(c for c in proof.cases if c.verdict != "pass"))

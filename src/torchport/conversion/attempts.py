@@ -336,6 +336,7 @@ class Attempts:
                 branch_rounds=BRANCH_ROUNDS if captured.example_only or captured.suspects else 0,
                 excuses=not captured.suspects,
                 sizes=[c.sizes for c in self.challenges if c.sizes],
+                brief=route != self._routes[-1],
             )
 
     def _bounded(self, route: str, session: Session, proof: Proof) -> Proof:

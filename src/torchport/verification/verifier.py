@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TypeVar
@@ -47,6 +48,8 @@ from torchport.verification.values import (
     with_relations,
 )
 
+_NUMBER = re.compile(r"\d+")
+
 T = TypeVar("T")
 
 Run = Callable[[Sequence[Array]], list[Array]]
@@ -55,6 +58,7 @@ Candidate = Callable[[Mapping[str, Array]], Mapping[str, Array]]
 _NUDGES = 6  # slightly other inputs, to see how far each number of an output moves
 _MOST_NUDGES = 24  # where few numbers are left that did not move
 _FEW = 0.25  # of the numbers that are off
+_MOST_WRONG = 2  # cases, after which further ones are not examined for being ill-conditioned, which takes many runs
 _MOVES = 4  # times the movement of a number that its error may be
 _CHANCE = 1e-3  # of the numbers that are off may by chance have moved less
 _MOVES_BY_CHANCE = 16  # times the movement of such a number that its error may be
@@ -139,10 +143,12 @@ class Verifier:
         self._outputs: dict[str, list[Array] | Refusal] = {}
         self._planned: list[CaseSpec] | None = None
         self._excuses = True
+        self._wrong = 0  # cases of this proof
         self._has_integers = any(i.example.dtype.kind in "iu" for i in self._inputs)
         self._kinds: dict[tuple[str, int], Values] = {}  # of values that PyTorch accepts at a size
         self._lowest = 0  # the first kind on the ladder that PyTorch accepts at the example's sizes, once settled
         self._settled = False
+        self._errors_of_sizes: set[str] = set()  # without their numbers
         self._untried: list[str] = []  # sizes beyond the budget
         self.dimensions: list[DimensionReport] = []
         self.observed: list[tuple[dict[str, int], list[tuple[int, ...]]]] = []
@@ -187,6 +193,7 @@ class Verifier:
         branch_rounds: int = 0,
         excuses: bool = True,
         sizes: Sequence[Mapping[str, int]] = (),
+        brief: bool = False,
     ) -> Proof:
         """Run every case in `candidate`.
 
@@ -195,8 +202,9 @@ class Verifier:
             branch_rounds: how many further random values to try, where the capture may have frozen a branch.
             excuses: a wrong output may be excused as ill-conditioned. Not where a branch is in doubt.
             sizes: further sizes to try, at which the capture is in doubt.
+            brief: run nothing else where the outputs for the example are wrong.
         """
-        self._excuses = excuses
+        self._excuses, self._wrong = excuses, 0
         specs = list(self._specs())
         example = example_sizes(self._inputs)
         tried = [s.sizes for s in specs]
@@ -204,12 +212,16 @@ class Verifier:
         specs += [self._at(example, s, f"doubt {n}", 5) for n, s in enumerate(doubted, start=1)]
         if branch_rounds:
             specs += branch_cases(example, branch_rounds)
-        cases = [case for s in specs for case in self._cases(s, candidate)]
-        for number, arrays in enumerate(self._examples, start=2):
-            cases.append(self._case(CaseSpec(f"example {number}", "example", 0, {}), list(arrays), candidate))
-        return Proof(
-            tuple(cases), tuple(self._findings()), self._engine, self._called, self._requested.shown(self._output_names)
-        )
+        cases = self._cases(specs[0], candidate)
+        findings = self._findings()
+        if brief and cases[0].verdict == "fail":
+            findings.append(Finding("the outputs for the example are wrong: nothing else was run"))
+        else:
+            cases += [case for s in specs[1:] for case in self._cases(s, candidate)]
+            for number, arrays in enumerate(self._examples, start=2):
+                cases.append(self._case(CaseSpec(f"example {number}", "example", 0, {}), list(arrays), candidate))
+        shown = self._requested.shown(self._output_names)
+        return Proof(tuple(cases), tuple(findings), self._engine, self._called, shown)
 
     def _cases(self, spec: CaseSpec, candidate: Candidate) -> list[Case]:
         """Run a case; where the engine fails, run it again with the example's own values in small inputs.
@@ -246,7 +258,7 @@ class Verifier:
 
     def run_at(self, candidate: Candidate, sizes: Mapping[str, int]) -> Case:
         """Run one more case, at sizes that the search for a bound needs."""
-        spec = self._at(example_sizes(self._inputs), sizes, "bound", 8)
+        spec, self._wrong = self._at(example_sizes(self._inputs), sizes, "bound", 8), 0
         return self._case(spec, self._arrays(spec), candidate)
 
     def replay(self, watch: Callable[[], AbstractContextManager[T]], *, branch_rounds: int) -> list[T]:
@@ -375,15 +387,22 @@ class Verifier:
                     break
 
     def _refused_at(self, sizes: Mapping[str, int], name: str, size: int, label: str, *, seed: int) -> str:
-        """Find values that PyTorch accepts at a size. Returns its error if it refuses all kinds, of the last one."""
-        message = ""
+        """Find values that PyTorch accepts at a size. Returns its error if it refuses all kinds, of the last one.
+
+        An error that another size raised whatever the values is one of sizes: no other values are tried then.
+        """
+        errors: list[str] = []
         for kind in self._ladder():
             self._kinds[name, size] = kind
             output = self._output(self._at(sizes, {name: size}, label, seed))
             if not isinstance(output, Refusal):
                 return ""
-            message = output.message
-        return message
+            errors.append(output.message)
+            if not self._has_integers and _NUMBER.sub("", output.message) in self._errors_of_sizes:
+                return output.message
+        kinds = {_NUMBER.sub("", error) for error in errors}
+        self._errors_of_sizes |= kinds if len(kinds) == 1 else set()
+        return errors[-1]
 
     def _ladder(self) -> Iterator[Values]:
         """The kinds of values to try at another size, from the first that PyTorch accepts at the example's own sizes.
@@ -474,17 +493,15 @@ class Verifier:
         return [sample(i, spec) for i in self._inputs]
 
     def _output(self, spec: CaseSpec) -> list[Array] | Refusal:
-        key = repr(spec)
-        if key not in self._outputs:
-            return self._remember(spec, self._run(self._arrays(spec)))
-        return self._outputs[key]
+        known = self._outputs.get(_key(spec))
+        return self._remember(spec, self._run(self._arrays(spec))) if known is None else known
 
     def _remember(self, spec: CaseSpec, output: list[Array] | Refusal) -> list[Array] | Refusal:
         """Keep outputs for the next candidate, unless they are so large that another run is better."""
         if not isinstance(output, Refusal):
             self.observed.append((dict(spec.sizes), [a.shape for a in output]))
         if isinstance(output, Refusal) or sum(a.nbytes for a in output) <= _KEEP_BYTES:
-            self._outputs[repr(spec)] = output
+            self._outputs[_key(spec)] = output
         return output
 
     def _run(self, arrays: Sequence[Array], how: Run | None = None) -> list[Array] | Refusal:
@@ -519,12 +536,14 @@ class Verifier:
         wrong = [c for c in checks if not c.ok]
         if not wrong:
             return case("pass", checks)
-        if self._excuses and self._ill_conditioned(arrays, output, outputs, checks):
+        excuses = self._excuses and self._wrong < _MOST_WRONG
+        if excuses and self._ill_conditioned(arrays, output, outputs, checks):
             steps = [nudge_of(a.dtype.name, self._precision) for a in arrays if a.dtype.kind not in "biu"]
             moved = f"when the input moves by {max(steps, default=0.0):.0e}".replace("e-0", "e-")
             return case("ill-conditioned", checks, f"{self._called}'s own answer moves as much {moved}")
         if spec.values not in ("example", "resampled") and self._lost(output, outputs):
             return case("outside", note=f"{self._called} gives no number (NaN) for the values drawn here")
+        self._wrong += 1
         return case("fail", checks, f"{wrong[0].name}: {wrong[0].problem}")
 
     def _lost(self, output: list[Array], outputs: list[Array]) -> bool:
@@ -559,20 +578,26 @@ class Verifier:
         if not all(_comparable(output[n], outputs[n]) for n in off):
             return False
         far: dict[int, Array] = {}
+        left = beyond = wrong = 0
         for first in range(0, _MOST_NUDGES, _NUDGES):
-            runs = [self._run([nudged(a, first + n, self._precision) for a in arrays]) for n in range(_NUDGES)]
-            if self._precise is not None and first == 0:
-                runs.append(self._run(arrays, self._precise))
-            for run in runs:
-                if not isinstance(run, Refusal) and [a.shape for a in run] == [a.shape for a in output]:
-                    far = {n: _farther(far.get(n), output[n], run[n]) for n in off}
-            if not far:
+            for run in self._moved_outputs(arrays, first):
+                if isinstance(run, Refusal) or [a.shape for a in run] != [a.shape for a in output]:
+                    continue
+                far = {n: _farther(far.get(n), output[n], run[n]) for n in off}
+                counts = [self._count_unmoved(n, output[n], outputs[n], far[n]) for n in off]
+                left, beyond, wrong = (int(count) for count in np.sum(counts, axis=0))
+                if not left:
+                    return True
+            if not far or left > wrong * _FEW:
                 return False
-            counts = [self._count_unmoved(n, output[n], outputs[n], far[n]) for n in off]
-            left, beyond, wrong = np.sum(counts, axis=0)
-            if not left or left > wrong * _FEW:
-                return not left
         return not beyond and left <= wrong * _CHANCE
+
+    def _moved_outputs(self, arrays: list[Array], first: int) -> Iterator[list[Array] | Refusal]:
+        """Run PyTorch on slightly other inputs, the first time in float64 too."""
+        for n in range(first, first + _NUDGES):
+            yield self._run([nudged(a, n, self._precision) for a in arrays])
+        if self._precise is not None and first == 0:
+            yield self._run(arrays, self._precise)
 
     def _count_unmoved(self, place: int, reference: Array, candidate: Array, far: Array) -> tuple[int, int, int]:
         """Return how many numbers are off by more than they move, by much more, and at all."""
@@ -589,6 +614,11 @@ class Verifier:
             beyond += int((piece.wrong & ~nearly).sum())
             wrong += int(piece.wrong.sum())
         return left, beyond, wrong
+
+
+def _key(spec: CaseSpec) -> str:
+    """What the inputs of a case are made from: two of the same have the same outputs, whatever they are called."""
+    return repr(dataclasses.replace(spec, label=""))
 
 
 def _comparable(reference: Array, candidate: Array) -> bool:
