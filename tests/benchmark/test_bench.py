@@ -242,7 +242,7 @@ def test_an_option_goes_to_the_engines_that_have_it(folder: Path, monkeypatch: p
         ({"at": {"batch": 2}, "inputs": (np.zeros((1, 4), np.float32),)}, "leave --at or --input out"),
         ({"inputs": (np.zeros((1, 4), np.int64),)}, "int64"),
         ({"inputs": (np.zeros((1, 5), np.float32),)}, "5"),
-        ({"inputs": {"q": np.zeros(1)}}, "the inputs given are q"),
+        ({"inputs": {"q": np.zeros(1)}}, "there is no input 'q'"),
         ({"libraries": ["nothing.so"]}, "nothing.so"),
     ],
 )

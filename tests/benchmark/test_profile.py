@@ -20,11 +20,11 @@ import pytest
 import torch
 
 import torchport as tp
-from torchport.benchmark import machine_limits as limits_module, profiling as module, thread_scaling
+from torchport.benchmark import child, machine_limits as limits_module, profiling as module, thread_scaling
+from torchport.benchmark.children import Candidate
 from torchport.benchmark.kernel_costs import sizes_in
 from torchport.benchmark.profile_report import Limits, LineTime, Profile
 from torchport.engines.options import open_options
-from torchport.engines.protocol import OpenOptions
 from torchport.errors import EngineError, EngineMissingError, InputError, OptionError, SaveError
 from torchport.machine import cpu_name
 
@@ -334,10 +334,31 @@ def test_limits_that_cannot_be_measured_are_said(folder: Path, monkeypatch: pyte
 
 def test_threads_are_compared_in_processes_of_their_own(folder: Path) -> None:
     feeds = {"x": np.ones((1, 3, 32, 32), np.float32)}
-    times = thread_scaling.times_by_threads("onnxruntime", folder / "net.onnx", OpenOptions(), feeds, 0.001, str)
+    candidate = Candidate("onnxruntime", "engine", str(folder / "net.onnx"), "onnxruntime")
+    times = thread_scaling.times_by_threads(candidate, feeds, 0.001, str)
     assert set(times) == {1, None}
     assert all(len(found) == 2 and min(found) > 0 for found in times.values())
-    assert thread_scaling.times_by_threads("onnxruntime", folder / "net.onnx", OpenOptions(), feeds, 99.0, str) == {}
+    assert thread_scaling.times_by_threads(candidate, feeds, 99.0, str) == {}
+
+
+@pytest.mark.parametrize("given", [None, (np.ones((1, 3, 32, 32), np.float32),)])
+def test_a_model_that_crashes_the_engine_ends_a_process_of_its_own(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, given: Any
+) -> None:
+    """FAKE: the process that tries the inputs ends itself."""
+    line = "        self._last = [self._run("
+    script = folder / "fake_child.py"
+    crash = "        os.kill(os.getpid(), signal.SIGSEGV)\n"
+    script.write_text(Path(child.__file__).read_text().replace(line, crash + line))
+    monkeypatch.setattr(child, "__file__", str(script))
+    with pytest.raises(EngineError, match=r"onnxruntime cannot run the model: it crashed \(SIGSEGV\)"):
+        tp.profile(folder / "net.onnx", **{**QUICK, "inputs": given})
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf")])
+def test_seconds_that_measure_nothing_are_refused(folder: Path, seconds: float) -> None:
+    with pytest.raises(OptionError, match="seconds measure nothing"):
+        tp.profile(folder / "net.onnx", **{**QUICK, "seconds": seconds})
 
 
 # The command line

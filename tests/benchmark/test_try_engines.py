@@ -20,7 +20,7 @@ import torch
 from click.testing import CliRunner
 
 import torchport as tp
-from torchport.benchmark import child, older_runtimes, published, try_engines as module
+from torchport.benchmark import child, feeds, older_runtimes, published, try_engines as module
 from torchport.benchmark.children import Candidate, run_candidate
 from torchport.benchmark.engine_table import EngineRow, EngineTable, OpsetRow
 from torchport.cli.main import cli
@@ -233,6 +233,9 @@ def test_arrays_of_every_dtype_reach_the_child(tmp_path: Path) -> None:
         ({"threads": 0}, "0 threads cannot run a model"),
         ({"threads": 10**6}, "1000000 threads cannot run a model"),
         ({"runtimes": ["onnxruntime>=1.2"]}, "is no release of ONNX Runtime"),
+        ({"options": {"warmth": "1"}}, "has no option 'warmth'"),
+        ({"options": {"providers": "cuda"}}, "CUDAExecutionProvider is not in this ONNX Runtime"),
+        ({"options": {"device": "GPU"}}, "OpenVINO has no device 'GPU' here"),
         ({"at": {"batch": 2}, "inputs": (np.zeros((1, 4), np.float32),)}, "leave --at or --input out"),
     ],
 )
@@ -266,6 +269,42 @@ def test_a_size_that_contradicts_the_model_is_named() -> None:
     with pytest.raises(OptionError, match="no dimension 'batch'") as caught:
         tp.try_engines(model_of("(float[2] x) => (float[2] y) { y = Relu(x) }"), at={"batch": 2})
     assert "every dimension of the model is fixed" in str(caught.value)
+
+
+def test_an_engine_has_a_row_for_each_provider_that_is_here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FAKE: a provider that is not here stands for one that is."""
+    import onnxruntime as ort
+
+    names = ["CUDAExecutionProvider", "AzureExecutionProvider", "CPUExecutionProvider"]
+    monkeypatch.setattr(ort, "get_available_providers", lambda: names)
+    table = tp.try_engines(folder / "net.onnx", engines=["onnxruntime"], seconds=0)
+    assert [(row.engine, row.status) for row in table.rows] == [("onnxruntime", "runs"), ("onnxruntime cuda", "fails")]
+    assert "CUDAExecutionProvider is not in this ONNX Runtime" in table.rows[1].reason
+    table = tp.try_engines(folder / "net.onnx", engines=["onnxruntime"], options={"spinning": "off"}, seconds=0)
+    assert [row.engine for row in table.rows] == ["onnxruntime"]
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "it crashed (SIGSEGV)"),
+        ("time.sleep(60)", "it takes longer than 3 s"),
+    ],
+)
+def test_a_model_that_crashes_or_hangs_the_engine_ends_no_command(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, code: str, reason: str
+) -> None:
+    """FAKE: the process ends or hangs by itself while inputs are made up, and in each row."""
+    script = folder / "fake_run.py"
+    text = Path(child.__file__).read_text()
+    script.write_text(
+        text.replace("        self._last = [self._run(", f"        {code}\n        self._last = [self._run(")
+    )
+    monkeypatch.setattr(child, "__file__", str(script))
+    monkeypatch.setattr(feeds, "_PATIENCE", 1.0)
+    table = tp.try_engines(folder / "net.onnx", engines=["onnxruntime", "reference"], seconds=0, limit=3)
+    assert [row.status for row in table.rows] == ["fails", "fails"]
+    assert reason in table.rows[0].reason
 
 
 # Opsets and older releases

@@ -13,11 +13,11 @@ from typing import Any
 import onnx_ir as ir
 
 from torchport.benchmark.feeds import feeds_for, inputs_of
-from torchport.benchmark.preparation import Common, check_seconds, model_file
+from torchport.benchmark.preparation import Common, check_seconds, model_file, settings_by_engine
 from torchport.benchmark.rounds import Plan, Point
 from torchport.benchmark.torch_candidate import MODES
-from torchport.engines.options import check_threads, open_options
-from torchport.engines.registry import DEFAULT, check_engine, find_engine
+from torchport.engines.options import check_threads
+from torchport.engines.registry import DEFAULT, check_engine
 from torchport.errors import InputError, OptionError
 from torchport.files import onnx_files
 from torchport.inputs.binding import Binder
@@ -135,14 +135,13 @@ def points_of(models: Sequence[BenchModel], inputs: Any, at: Mapping[str, Any], 
     if empty := [name for name, numbers in sizes.items() if not numbers]:
         raise OptionError(f"dimension '{empty[0]}' has no size", next_step=f"give one: {empty[0]}=8")
     first = models[0]
-    points = []
-    for n, combination in enumerate(itertools.product(*sizes.values())):
-        named = dict(zip(sizes, combination, strict=True))
-        feeds = feeds_for(first.graph, first.path, inputs, named, common.libraries)
-        for model in models:
-            Binder(inputs_of(model.graph), read_bounds(model.graph.metadata_props)).bind(feeds)
-        points.append(Point(f"feeds{n}", named, feeds))
-    return points
+    named = [dict(zip(sizes, combination, strict=True)) for combination in itertools.product(*sizes.values())]
+    made = feeds_for(first.graph, first.path, inputs, named, common)
+    for model in models:
+        binder = Binder(inputs_of(model.graph), read_bounds(model.graph.metadata_props))
+        for feeds in made:
+            binder.bind(feeds)
+    return [Point(f"feeds{n}", at, feeds) for n, (at, feeds) in enumerate(zip(named, made, strict=True))]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,9 +163,4 @@ class Asked:
 
     def settings(self) -> dict[str, dict[str, Any]]:
         """Return the options for each engine; one that no engine has is an error."""
-        engines = [name for name in self.names if name not in MODES]
-        found = {e: {n: v for n, v in self.options.items() if find_engine(e).setting(n) is not None} for e in engines}
-        unknown = {n: v for n, v in self.options.items() if not any(n in known for known in found.values())}
-        for engine in engines:
-            open_options(engine, settings={**found[engine], **unknown})
-        return found
+        return settings_by_engine([name for name in self.names if name not in MODES], self.options)

@@ -157,8 +157,10 @@ class CommandProcess:
             self._process.stdin.close()
         self._signal("SIGKILL" if self._busy else "SIGCONT")
         try:
-            self._process.wait(0 if self._busy and not _STOPS else _PATIENCE)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._listener.join()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(0 if self._busy and not _STOPS else _PATIENCE)
+        finally:  # also where Ctrl-C ends the wait
+            if self._process.poll() is None:
+                self._process.kill()
+                self._process.wait()
+            self._listener.join()

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
 
+from torchport.benchmark.children import Candidate, Worker
+from torchport.benchmark.command_process import CommandError
+from torchport.benchmark.preparation import Common
 from torchport.engines.registry import DEFAULT
-from torchport.engines.session import open_session
 from torchport.errors import EngineError, InputError, OptionError, did_you_mean
 from torchport.inputs.binding import Binder
 from torchport.inputs.create import accepted, made_up
@@ -19,6 +22,8 @@ from torchport.irtools.types import tensor_infos
 from torchport.results import Bound, TensorInfo
 from torchport.tensors import Array
 
+_PATIENCE = 60.0  # seconds for trying inputs
+
 
 def inputs_of(model: ir.Model) -> tuple[TensorInfo, ...]:
     """Return the inputs that a caller gives."""
@@ -26,31 +31,69 @@ def inputs_of(model: ir.Model) -> tuple[TensorInfo, ...]:
 
 
 def feeds_for(
-    model: ir.Model, path: str, inputs: Any, at: Mapping[str, int], libraries: Sequence[str]
-) -> dict[str, Array]:
-    """Return the inputs by name.
+    model: ir.Model, path: str, inputs: Any, sizes: Sequence[Mapping[str, int]], common: Common
+) -> list[dict[str, Array]]:
+    """Return the inputs by name, once for each set of sizes.
 
     Args:
         model: the model.
         path: its file.
         inputs: what the user gives, in order or by name; None to make some.
-        at: sizes of dynamic dimensions to make inputs at.
-        libraries: operator libraries that the model needs.
+        sizes: of dynamic dimensions to make inputs at.
+        common: the libraries that the model needs.
     """
     infos = inputs_of(model)
     if inputs is not None:
-        if at:
+        if any(sizes):
             raise OptionError("inputs are given, and sizes to make some at", next_step="leave --at or --input out")
-        return given_feeds(inputs, infos, read_bounds(model.metadata_props))
-    sized = at_sizes(infos, at, model)
-    roots = roots_in(model)
+        return [given_feeds(inputs, infos, read_bounds(model.metadata_props))]
+    sized = [at_sizes(infos, at, model) for at in sizes]
+    candidate = Candidate(DEFAULT, "engine", path, engine=DEFAULT, **common.fields)
     try:
-        session = open_session(path, DEFAULT, libraries=libraries)
-    except EngineError:  # its row will say why; another engine may run the model
-        arrays = made_up(sized, roots=roots)
-    else:
-        arrays = accepted(sized, lambda given: session(*given), roots)
+        return tried_feeds(candidate, sized, roots_in(model), limit=_PATIENCE)
+    except CommandError:  # its row will say why; another engine may run the model
+        return [_named(infos, made_up(infos, roots=roots_in(model))) for infos in sized]
+
+
+def tried_feeds(
+    candidate: Candidate, sized: Sequence[Sequence[TensorInfo]], roots: Sequence[str], *, limit: float
+) -> list[dict[str, Array]]:
+    """Return made-up inputs that a model runs on, as a process of its own finds out: it may crash the engine, or hang.
+
+    Args:
+        candidate: the model, in the engine that tries.
+        sized: the inputs of the model, once for each set of sizes.
+        roots: names that only expressions in the shapes have.
+        limit: the seconds that it may take in all.
+
+    Raises:
+        InputError: the model refuses all inputs that were made up.
+        CommandError: the process cannot open the model, or it died.
+    """
+    with Worker(candidate, limit=limit) as worker:
+        worker.start()
+        worker.started()
+        worker.open()
+        return [_named(infos, accepted(infos, functools.partial(_run, worker, infos), roots)) for infos in sized]
+
+
+def _named(infos: Sequence[TensorInfo], arrays: Sequence[Array]) -> dict[str, Array]:
     return {info.name: array for info, array in zip(infos, arrays, strict=True)}
+
+
+def _run(worker: Worker, infos: Sequence[TensorInfo], arrays: Sequence[Array]) -> None:
+    """Run a model on inputs.
+
+    Raises:
+        EngineError: it does not take them, others may do.
+        CommandError: the process died.
+    """
+    try:
+        worker.run("tried", _named(infos, arrays))
+    except CommandError as error:
+        if not worker.alive:
+            raise
+        raise EngineError(error.facts["reason"], node=error.facts.get("node")) from error
 
 
 def given_feeds(inputs: Any, infos: Sequence[TensorInfo], bounds: Mapping[str, Bound]) -> dict[str, Array]:

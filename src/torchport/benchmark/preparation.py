@@ -14,6 +14,8 @@ import onnx_ir as ir
 
 from torchport.capture.sources import import_file
 from torchport.engines.custom_operators import library_paths
+from torchport.engines.options import open_options
+from torchport.engines.registry import find_engine
 from torchport.errors import OptionError
 from torchport.files import onnx_files
 from torchport.irtools.metadata import find_origin
@@ -31,6 +33,21 @@ def check_seconds(seconds: float, *, none: bool = False) -> None:
             where=f"--seconds {seconds:g}, in Python seconds={seconds:g}",
             next_step="give a number above 0" + (", or 0 for a single run" if none else ""),
         )
+
+
+def settings_by_engine(engines: Sequence[str], options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the options that each engine has.
+
+    Raises:
+        OptionError: no engine has an option, or it has a value that cannot be, or that is not to be had here.
+    """
+    if not options:
+        return {engine: {} for engine in engines}
+    found = {e: {n: v for n, v in options.items() if find_engine(e).setting(n) is not None} for e in engines}
+    unknown = {n: v for n, v in options.items() if not any(n in known for known in found.values())}
+    for engine in engines:
+        open_options(engine, settings={**found[engine], **unknown})
+    return found
 
 
 @contextlib.contextmanager

@@ -13,8 +13,10 @@ from typing import Any
 
 import onnx_ir as ir
 
+from torchport.benchmark.children import Candidate, run_candidate
 from torchport.benchmark.chrome_trace import write_trace
-from torchport.benchmark.feeds import at_sizes, given_feeds, inputs_of
+from torchport.benchmark.command_process import CommandError
+from torchport.benchmark.feeds import at_sizes, given_feeds, inputs_of, tried_feeds
 from torchport.benchmark.kernel_costs import Costs, Tables, sizes_in, without_counting
 from torchport.benchmark.machine_limits import machine_limits
 from torchport.benchmark.preparation import check_seconds
@@ -27,11 +29,12 @@ from torchport.engines.profiling import KernelTimes, Profiler, check_profiles, o
 from torchport.engines.protocol import OpenOptions, Runner
 from torchport.engines.registry import DEFAULT, faults_of, find_engine
 from torchport.engines.session import Session
-from torchport.errors import OptionError, TorchportError
+from torchport.errors import EngineError, OptionError, TorchportError
 from torchport.files import onnx_files
 from torchport.files.filesystem import check_target
 from torchport.inputs.create import accepted
 from torchport.irtools.dims import roots_in
+from torchport.irtools.metadata import read_bounds
 from torchport.irtools.names import name_of
 from torchport.irtools.traversal import inlined
 from torchport.results import Finding
@@ -42,6 +45,7 @@ _ROUNDS = 4  # with and without counters in turn, so that what else the machine 
 _WARM_UP = 3
 _MOST_RUNS = 200  # of a small model in one round
 _MOST_CALLS = 30_000  # of kernels in a profile: an engine writes about a kilobyte for each
+_PATIENCE = 300.0  # seconds that a process may take to run the model once
 _PAUSE = 0.02  # seconds in which the threads of the other session stop spinning
 _LARGE = 1 << 30  # bytes of weights: such a model is not held twice
 _TOO_QUICK = 1.05  # a kernel beyond the limit by this: the limit was measured on a busy machine
@@ -99,8 +103,9 @@ def profile(
         loaded = inlined(onnx_files.as_model(model))
         path = stack.enter_context(_file(model, loaded))
         say(f"opening the model in {engine}")
+        candidate = _candidate(path, engine, checked)
         work = _Work(loaded, path, engine, checked, say)
-        feeds = _feeds(loaded, work.opened(), engine, inputs, at or {})
+        feeds = _feeds(candidate, loaded, work, inputs, at or {})
         say("measuring")
         measured = work.measured(feeds, seconds)
         limits, trouble = work.limits()
@@ -112,7 +117,7 @@ def profile(
             found = work.profile(name, feeds, measured, limits)
         by_threads: Mapping[int | None, tuple[float, ...]] = {}
         if compare_threads:
-            by_threads = times_by_threads(engine, path, checked, feeds, measured.run_seconds, say)
+            by_threads = times_by_threads(candidate, feeds, measured.run_seconds, say)
         advice = advice_for(work.for_advice(measured, feeds, limits, by_threads))
         found = dataclasses.replace(found, advice=advice, findings=(*found.findings, *trouble))
         if trace is not None:
@@ -134,17 +139,38 @@ def _file(model: Any, loaded: ir.Model) -> Iterator[Path]:
         yield Path(onnx_files.save(loaded, Path(folder) / "model.onnx", check=False))
 
 
-def _feeds(model: ir.Model, runner: Runner, engine: str, inputs: Any, at: Mapping[str, int]) -> dict[str, Array]:
-    """Return the inputs that were given, once they fit, or some that the model takes."""
-    infos = inputs_of(model)
-    if inputs is not None:
-        if at:
-            raise OptionError("inputs are given, and sizes to make some at", next_step="leave --at or --input out")
-        return given_feeds(inputs, infos, runner.bounds)
-    sized = at_sizes(infos, at, model)
-    session = Session(runner, engine)
-    with faults_of(engine):
-        arrays = accepted(sized, lambda arrays: session(*arrays), roots_in(model))
+def _candidate(path: Path, engine: str, options: OpenOptions) -> Candidate:
+    """Return the model as another process opens it."""
+    libraries = tuple(str(Path(file).resolve()) for file in options.libraries)
+    settings = dict(options.settings)
+    return Candidate(
+        engine, "engine", str(path), engine, threads=options.threads, settings=settings, libraries=libraries
+    )
+
+
+def _feeds(candidate: Candidate, model: ir.Model, work: _Work, inputs: Any, at: Mapping[str, int]) -> dict[str, Array]:
+    """Return the inputs that were given, once they fit, or some that the model takes.
+
+    A process of its own tries them first: a model that crashes the engine, or hangs it, ends that one. It cannot open a
+    model whose operators are defined in this process; that one is tried here.
+    """
+    infos, roots = inputs_of(model), roots_in(model)
+    if inputs is not None and at:
+        raise OptionError("inputs are given, and sizes to make some at", next_step="leave --at or --input out")
+    given = None if inputs is None else given_feeds(inputs, infos, read_bounds(model.metadata_props))
+    try:
+        if given is None:
+            return tried_feeds(candidate, [at_sizes(infos, at, model)], roots, limit=_PATIENCE)[0]
+        facts = run_candidate(candidate, given, seconds=0, limit=_PATIENCE).facts
+    except CommandError as error:
+        facts = error.facts
+    if facts.get("refused") == "died":
+        raise EngineError(f"{candidate.engine} cannot run the model: {facts['reason']}")
+    if given is not None:
+        return given
+    session = Session(work.opened(), candidate.engine)
+    with faults_of(candidate.engine):
+        arrays = accepted(at_sizes(infos, at, model), lambda arrays: session(*arrays), roots)
     return {info.name: array for info, array in zip(infos, arrays, strict=True)}
 
 

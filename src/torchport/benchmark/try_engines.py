@@ -17,14 +17,14 @@ from torchport.benchmark.children import Candidate, Outcome, run_candidate
 from torchport.benchmark.engine_table import EngineRow, EngineTable, OpsetRow
 from torchport.benchmark.feeds import feeds_for
 from torchport.benchmark.older_runtimes import environment_of
-from torchport.benchmark.preparation import Common, Failure, check_seconds, model_file
+from torchport.benchmark.preparation import Common, Failure, check_seconds, model_file, settings_by_engine
 from torchport.benchmark.reference import Reference, reference_of, torch_reference
 from torchport.benchmark.torch_candidate import MODES
 from torchport.comparison.compare import compare
 from torchport.conversion.options import Progress
 from torchport.engines.options import check_threads
-from torchport.engines.registry import DEFAULT, check_engine, engine_names, missing_engines
-from torchport.errors import OpsetError, TorchportError
+from torchport.engines.registry import DEFAULT, check_engine, engine_names, find_engine, missing_engines
+from torchport.errors import EngineMissingError, OpsetError, TorchportError
 from torchport.files import onnx_files
 from torchport.numerics.tolerance import Limits, limits_for
 from torchport.opset.convert import SUPPORTED, convert
@@ -42,6 +42,7 @@ def try_engines(
     inputs: Any = None,
     at: Mapping[str, int] | None = None,
     threads: int | None = None,
+    options: Mapping[str, Any] | None = None,
     opsets: bool = False,
     runtimes: Sequence[str] = (),
     libraries: Sequence[str | os.PathLike[str]] = (),
@@ -64,6 +65,8 @@ def try_engines(
         inputs: a tuple in order, or a mapping by name. Made up from the model's shapes if None.
         at: sizes of dynamic dimensions to make inputs at, ``{"batch": 8}``.
         threads: for each engine to compute with.
+        options: what only some engines take; each goes to the engines that have it. Without, an engine has a row for
+            each of its devices or execution providers that is here.
         opsets: try every opset in which the model can be expressed.
         runtimes: older releases to try too, ``["onnxruntime==1.21.0"]``; each is installed once, in torchport's cache.
         libraries: operator libraries that the model needs, by path, or Python files that define operators.
@@ -84,24 +87,28 @@ def try_engines(
     check_seconds(seconds, none=True)
     for name in engines or ():
         check_engine(name)
-    limits = _Limits(seconds, limit, memory, threads)
+    settings = settings_by_engine(_ordered(engines), options or {})
+    how = _How(seconds, limit, memory, threads, settings)
     common = Common.read(libraries, seed=seed, trust=trust)
     with contextlib.ExitStack() as stack:
         loaded = onnx_files.as_model(model)
         path = stack.enter_context(model_file(model, loaded))
-        feeds = feeds_for(loaded, path, inputs, at or {}, common.libraries)
-        trying = _Trying(loaded, path, feeds, limits, common, progress or (lambda text: None))
+        [feeds] = feeds_for(loaded, path, inputs, [at or {}], common)
+        trying = _Trying(loaded, path, feeds, how, common, progress or (lambda text: None))
         pythons = {runtime: str(environment_of(runtime)) for runtime in runtimes}
         name = os.fspath(model) if isinstance(model, (str, os.PathLike)) else "the model"
         return trying.table(name, against, engines, pythons, opsets)
 
 
 @dataclasses.dataclass(frozen=True)
-class _Limits:
+class _How:
+    """How engines are tried: the time and memory that each may take, its threads, and the settings by engine."""
+
     seconds: float
     limit: float
     memory: int | None
     threads: int | None
+    settings: Mapping[str, Mapping[str, Any]]
 
 
 # Rows
@@ -109,10 +116,10 @@ class _Limits:
 
 class _Trying:
     def __init__(
-        self, model: ir.Model, path: str, feeds: dict[str, Array], limits: _Limits, common: Common, say: Progress
+        self, model: ir.Model, path: str, feeds: dict[str, Array], how: _How, common: Common, say: Progress
     ) -> None:
         self._model, self._path, self._feeds = model, path, feeds
-        self._limits, self._common, self._say = limits, common, say
+        self._how, self._common, self._say = how, common, say
         self._tolerances: Limits = limits_for([model], None)
         self._reference: Reference | None = None
         self._outputs: dict[str, Sequence[Array]] = {}  # of each engine that ran
@@ -147,29 +154,28 @@ class _Trying:
         )
 
     def _candidates(self, engines: Sequence[str] | None, pythons: Mapping[str, str]) -> Iterator[Candidate]:
-        names = list(engines or sorted(engine_names(), key=lambda n: n != DEFAULT))
-        common = {**self._common.fields, "threads": self._limits.threads}
-        for name in names:
-            yield Candidate(name, "engine", self._path, engine=name, **common)
+        common = {**self._common.fields, "threads": self._how.threads}
+        for name, settings in self._how.settings.items():
+            yield Candidate(name, "engine", self._path, engine=name, settings=settings, **common)
+            for device, more in _devices(name).items() if not settings else ():
+                yield Candidate(f"{name} {device}", "engine", self._path, engine=name, settings=more, **common)
         for runtime, python in pythons.items():
             yield Candidate(runtime, "bare", self._path, python=python, **common)
 
     def _torch_candidates(self, against: Any) -> Iterator[Candidate]:
         """Give PyTorch's own candidates; a child process can open a source, and no model in memory."""
         for mode in MODES if isinstance(against, str) else ():
-            yield Candidate(mode, "torch", against, mode=mode, threads=self._limits.threads, **self._common.fields)
+            yield Candidate(mode, "torch", against, mode=mode, threads=self._how.threads, **self._common.fields)
 
     def _run(self, candidate: Candidate, seconds: float) -> Outcome:
-        return run_candidate(
-            candidate, self._feeds, seconds=seconds, limit=self._limits.limit, memory=self._limits.memory
-        )
+        return run_candidate(candidate, self._feeds, seconds=seconds, limit=self._how.limit, memory=self._how.memory)
 
     def _row(self, candidate: Candidate) -> EngineRow:
-        outcome = self._run(candidate, self._limits.seconds)
+        outcome = self._run(candidate, self._how.seconds)
         facts = outcome.facts
         if outcome.outputs is None:
             return EngineRow(candidate.label, **Failure.of(facts, self._model).fields)
-        if candidate.kind == "engine":
+        if candidate.label == candidate.engine:
             self._outputs[candidate.label] = outcome.outputs
         if self._reference is None and candidate.kind == "engine":
             self._reference = reference_of(candidate.label, outcome.outputs, self._model, self._tolerances)
@@ -223,7 +229,7 @@ class _Trying:
 
     def _diverging(self, candidate: Candidate) -> dict[str, str]:
         """Find the first node at which an engine differs from the default one: fields of its row."""
-        if candidate.kind != "engine" or candidate.engine == DEFAULT:
+        if candidate.engine == DEFAULT or candidate.label not in self._outputs:
             return {}
         return self._first_divergence(DEFAULT, candidate.engine)
 
@@ -273,6 +279,18 @@ class _Trying:
         if self._reference is None:
             return "runs"
         return self._reference.judge(outcome.outputs).status
+
+
+def _ordered(engines: Sequence[str] | None) -> list[str]:
+    """Return the engines that are asked for, or all that are here, the default one first."""
+    return list(dict.fromkeys(engines or sorted(engine_names(), key=lambda name: name != DEFAULT)))
+
+
+def _devices(engine: str) -> Mapping[str, Mapping[str, Any]]:
+    try:
+        return find_engine(engine).devices()
+    except EngineMissingError:  # its row says why
+        return {}
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from torchport.cli.options import library_option
+from torchport.cli.options import engine_options, library_option
 from torchport.cli.output import common, print_json, progress
 
 
@@ -30,7 +30,7 @@ def sizes(context: click.Context, parameter: click.Parameter, texts: tuple[str, 
 @click.option(
     "--input", "-i", "inputs", multiple=True, metavar="SPEC", help="x=x.npy, data.npz, x=float32[1,3,224,224]; repeat."
 )
-@click.option("--threads", type=int, metavar="N", help="Threads for each engine.  [default: the engine's choice]")
+@engine_options
 @click.option("--opsets", is_flag=True, help="Try every opset in which the model can be expressed.")
 @click.option("--runtime", "runtimes", multiple=True, metavar="NAME==VERSION", help="onnxruntime==1.21.0; repeat.")
 @click.option("--seconds", default=0.5, show_default=True, help="To measure each engine for.")
@@ -46,6 +46,7 @@ def command(
     as_json: bool,
     quiet: bool,
     seed: int,
+    engine_options: dict[str, str],
     **options: Any,
 ) -> None:
     """Try the ONNX model FILE in every engine: a row an engine, each in a process of its own.
@@ -67,7 +68,8 @@ def command(
         infos = tensor_infos(v for v in graph.inputs if not v.is_initializer())
         feeds = run.read(infos, inputs, seed) if inputs else None
         names = None if engines is None else [name.strip() for name in engines.split(",")]
-        table = try_engines(file, against, engines=names, inputs=feeds, seed=seed, progress=say, **options)
+        asked: dict[str, Any] = {"engines": names, "inputs": feeds, "seed": seed, "options": engine_options}
+        table = try_engines(file, against, progress=say, **asked, **options)
     if as_json:
         print_json(table)
     else:

@@ -48,6 +48,7 @@ _TYPES = {
     **{f"uint{bits}": getattr(ov.Type, f"u{bits}") for bits in (8, 16, 32, 64)},
 }
 _NARROWED = ("int64", "uint64", "uint32")  # computed as int32
+_CPU = "CPU"
 _AUTO = "auto"  # OpenVINO's own choice
 _PRECISIONS = ("f32", "bf16", "f16")
 _HINTS = ("latency", "throughput", "cumulative_throughput")
@@ -64,10 +65,17 @@ class OpenVino(Engine):
     }
     takes_threads = True
 
+    def check_settings(self, settings: Mapping[str, Any]) -> None:
+        if "device" in settings:
+            _device(settings["device"])
+
+    def devices(self) -> Mapping[str, Mapping[str, Any]]:
+        return {name.lower(): {"device": name} for name in _core().available_devices if name != _CPU}
+
     def open(self, model: Path | ir.Model, options: OpenOptions) -> OpenVinoRunner:
         """Open a model. Libraries are not used: OpenVINO has another interface for kernels."""
         loaded = onnx_files.load(model) if isinstance(model, Path) else model
-        device = _device(options.settings.get("device", "CPU"))
+        device = _device(options.settings.get("device", _CPU))
         _check_operators(loaded)
         _check_strings(loaded)
         try:

@@ -35,6 +35,7 @@ def open_options(
     if threads is not None and not found.takes_threads:
         raise OptionError(f"the engine '{engine}' has no threads to set", next_step="leave --threads (threads=) out")
     values = {name: _value(engine, found, name, given) for name, given in (settings or {}).items()}
+    found.check_settings(values)
     return OpenOptions(tuple(libraries), threads, values)
 
 

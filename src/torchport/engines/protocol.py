@@ -200,6 +200,17 @@ class Engine(abc.ABC):
             EngineError: the engine refuses the model.
         """
 
+    def check_settings(self, settings: Mapping[str, Any]) -> None:  # noqa: B027 - most engines have nothing to check
+        """Check what depends on this machine: that a device or provider is here. Each value was checked before.
+
+        Raises:
+            OptionError: it is not.
+        """
+
+    def devices(self) -> Mapping[str, Mapping[str, Any]]:
+        """Return the settings for each further device that is here, by a short name; the default one is left out."""
+        return {}
+
     def capabilities(self) -> Capabilities:
         """Return what the engine can run, as far as it knows."""
         return Capabilities()

@@ -52,6 +52,12 @@ class OnnxRuntime(Engine):
     def setting(self, name: str) -> Setting | None:
         return session_options.setting(name)
 
+    def check_settings(self, settings: Mapping[str, Any]) -> None:
+        session_options.asked_providers(settings)
+
+    def devices(self) -> Mapping[str, Mapping[str, Any]]:
+        return {name: {"providers": (name,)} for name in session_options.further_providers()}
+
     def open(self, model: Path | ir.Model, options: OpenOptions) -> Runner:
         """Open a file as any user would, or a model in memory without holding its weights twice."""
         # a hostile file is refused before the engine sees it

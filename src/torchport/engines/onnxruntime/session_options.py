@@ -19,6 +19,7 @@ CPU = "CPUExecutionProvider"
 OPTIMIZED = "optimized graph"  # no setting of the user: where the profiler wants the graph that is run
 OPTIMIZED_WEIGHTS = "optimized.data"  # beside that graph
 _SUFFIX = "ExecutionProvider"
+_REMOTE = "azure"  # calls servers that a model names, and is in every build
 _LEVELS = {
     "disabled": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
     "basic": ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
@@ -91,6 +92,11 @@ def asked_providers(settings: Mapping[str, Any]) -> list[tuple[str, dict[str, st
         found[name][option] = value
     found.setdefault(CPU, {})
     return list(found.items())
+
+
+def further_providers() -> list[str]:
+    """Return the short names of the providers beside the CPU that compute on this machine."""
+    return [n for n in _shorts(ort.get_available_providers()) if n not in (*_shorts([CPU]), _REMOTE)]
 
 
 def _shorts(names: Sequence[str]) -> list[str]:
