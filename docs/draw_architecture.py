@@ -37,7 +37,7 @@ PACKAGES = {
     "comparison": "tp.compare, tp.reduce, tp.record",
     "benchmark": "tp.try_engines, tp.bench: candidates in processes of their own; tp.profile: the time of each kernel",
     "optimization": "tp.optimize, tp.quantize, tp.tune: faster models, verified and measured",
-    "reports": "tp.report, tp.view: results as one HTML page",
+    "reports": "tp.report: one HTML page of a model, its errors and its time; viewer/ is the page's TypeScript",
     "bundles": "what is shipped: a C++ project for a model, and the C++ library in it",
     "environment": "tp.doctor",
     "cli": "one file a verb",

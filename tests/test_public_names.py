@@ -35,6 +35,7 @@ NAMES = {
     "profile",
     "record",
     "reduce",
+    "report",
     "rewrite",
     "session",
     "symbolic",

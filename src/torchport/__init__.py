@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from torchport.operators.definition import Operator as Operator, operator as operator
     from torchport.operators.symbolic import symbolic as symbolic
     from torchport.optimization.optimizing import optimize as optimize
+    from torchport.reports.report import report as report
     from torchport.results import (
         Attempt as Attempt,
         Dim as Dim,
@@ -76,6 +77,7 @@ __getattr__, __dir__, __all__ = lazy_names(
         "torchport.operators.definition": "Operator operator",
         "torchport.operators.symbolic": "symbolic",
         "torchport.optimization.optimizing": "optimize",
+        "torchport.reports.report": "report",
         "torchport.results": "Attempt Dim Exported Finding Proof",
     },
 )

@@ -11,7 +11,8 @@
     │   ├── FileError             an ONNX file is missing, broken or of another format
     │   │   └── UnsafeFileError   an ONNX file reaches outside its folder or lies about sizes
     │   ├── SaveError             the target cannot be written
-    │   └── EngineMissingError    the engine asked for is not installed
+    │   ├── EngineMissingError    the engine asked for is not installed
+    │   └── ViewerMissingError    the script of the HTML pages has not been built from its sources
     └── RefusedError              the model was refused; the command line exits 1
         ├── CaptureError          no route could capture the model
         │   ├── FixedDimensionError     the capture fixed a size or number that should vary
@@ -136,6 +137,10 @@ class SaveError(UserError):
 
 class EngineMissingError(UserError):
     """The engine asked for is not installed."""
+
+
+class ViewerMissingError(UserError):
+    """The script of the HTML pages has not been built from its sources."""
 
 
 class RefusedError(TorchportError):

@@ -71,11 +71,11 @@ def command(
         from torchport.comparison.compare import compare
 
         own = load_libraries(libraries)
-        given = [_Given(a, seed, trust), *([_Given(b, seed, trust)] if b else [])]
+        given = [Given(a, seed, trust), *([Given(b, seed, trust)] if b else [])]
         found = compare(
             given[0].model,
             given[1].model if b else None,
-            inputs=_inputs(given, inputs, seed) if data is None else None,
+            inputs=given_inputs(given, inputs, seed) if data is None else None,
             data=data,
             engines=chosen,
             outputs=pairs,
@@ -93,7 +93,7 @@ def command(
         raise click.exceptions.Exit(1)
 
 
-class _Given:
+class Given:
     """One side as it stands on the command line; a PyTorch model is loaded, the rest is opened by its path."""
 
     def __init__(self, text: str, seed: int, trust: bool) -> None:
@@ -101,7 +101,7 @@ class _Given:
         self.model = text if self.source is None else self.source.model
 
 
-def _inputs(given: list[_Given], texts: tuple[str, ...], seed: int) -> Any:
+def given_inputs(given: list[Given], texts: tuple[str, ...], seed: int) -> Any:
     """What --input says, or example_inputs() beside a PyTorch model; by name where there are names."""
     from torchport.cli import run
     from torchport.files.onnx_files import load as load_onnx

@@ -179,11 +179,11 @@ def _node_view(model: ir.Model, name: str | ir.Node, path: str) -> NodeView:
     return NodeView(
         name=name_of(one),
         operator=operator_name(one),
-        attributes={key: _value(given) for key, given in one.attributes.items()},
+        attributes={key: attribute_text(given) for key, given in one.attributes.items()},
         inputs=tuple(_input(value, typed) for value in one.inputs),
         outputs=tuple(Neighbor(str(v.name or ""), typed(v), readers.get(id(v), ())) for v in one.outputs),
         origin=origin,
-        line=_line(origin.source),
+        line=source_line(origin.source),
         inside=_inside(one, nodes),
     )
 
@@ -207,7 +207,7 @@ def _tensor_view(model: ir.Model, name: str | ir.Value, path: str) -> TensorView
         file=str(held.location) if isinstance(held, ir.ExternalTensor) else "",
         statistics=statistics(held) if held is not None else None,
         origin=origin,
-        line=_line(origin.source),
+        line=source_line(origin.source),
     )
 
 
@@ -284,7 +284,7 @@ class _Types:
         return shape_text(kind, self._shapes.of(value))
 
 
-def _value(given: ir.Attr) -> str:
+def attribute_text(given: ir.Attr) -> str:
     if given.is_ref():
         return f"the function's '{given.ref_attr_name}'"
     if given.type == ir.AttributeType.TENSOR:
@@ -310,7 +310,7 @@ def _short(source: str) -> str:
     return clip(source.rpartition("site-packages/")[2], 66)
 
 
-def _line(source: str) -> str:
+def source_line(source: str) -> str:
     """The Python line itself, if the file is here. A model may name any file: only a .py below this folder is read."""
     found = re.fullmatch(r"(.+\.py):(\d+)", source)
     if found is None or PurePath(found[1]).is_absolute() or ".." in PurePath(found[1]).parts:

@@ -1,0 +1,157 @@
+"""tp.report"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+from torchport._version import __version__
+from torchport.errors import OptionError
+from torchport.files.filesystem import check_target, write_atomically
+from torchport.files.onnx_files import ModelLike
+from torchport.inspection.describe import describe, opened, reading
+from torchport.inspection.lint.linter import lint
+from torchport.irtools.names import name_of
+from torchport.reports.measured_tables import Measured, of_comparison, of_profile
+from torchport.reports.model_data import ModelData
+from torchport.reports.model_tables import facts, tables, verdict
+from torchport.reports.page import page
+from torchport.results import Record, to_json
+from torchport.terminal import human_bytes
+
+SCHEMA = 1
+"""The version of a page's data; viewer/source/data.ts reads this one."""
+
+Progress = Callable[[str], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Report(Record):
+    """A page that was written.
+
+    Attributes:
+        path: the HTML file.
+        bytes: its size.
+        nodes: the number of nodes it shows.
+        faults: the number of findings it lists.
+        agrees: whether the model agrees with the one it was compared with; None if there was none.
+    """
+
+    path: str
+    bytes: int
+    nodes: int
+    faults: int
+    agrees: bool | None = None
+
+    def __str__(self) -> str:
+        findings = "no findings" if not self.faults else f"{self.faults} finding{'s' * (self.faults > 1)}"
+        head = f"wrote {self.path}: {self.nodes:,} nodes, {findings}, {human_bytes(self.bytes)}"
+        if self.agrees is None:
+            return head
+        return f"{head}\n  {'the models agree' if self.agrees else 'the models DIFFER: the page shows where'}"
+
+
+def report(
+    model: ModelLike,
+    output: str | os.PathLike[str],
+    *,
+    against: Any = None,
+    inputs: Any = None,
+    profile: bool = False,
+    at: Mapping[str, int] | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """Write one HTML page that shows a model: summary, findings, graph; errors and times where they are asked for.
+
+    The page needs no network and opens from the disk.
+
+    Args:
+        model: an ONNX file, or a model in memory.
+        output: the HTML file to write.
+        against: a PyTorch or ONNX model to compare with, tensor by tensor; the graph shows the errors.
+        inputs: for the comparison and the profile: a tuple in order, or a mapping by name. Made up if None.
+        profile: measure the time of each kernel; the graph shows the times.
+        at: sizes of dynamic dimensions for the profile, ``{"batch": 8}``.
+        progress: called with one line at each step.
+
+    Raises:
+        FileError: the model is missing, broken or of another format.
+        SaveError: the page cannot be written there.
+        ViewerMissingError: torchport runs from its sources, and the viewer has not been built.
+
+    Example:
+        >>> tp.report("model.onnx", "report.html", profile=True)
+        >>> tp.report("model.onnx", "report.html", against=model, inputs=(x,))
+    """
+    target = _check_output(output)
+    say = progress or (lambda text: None)
+    say("reading the model")
+    loaded, path = opened(model)
+    with reading(model):
+        shown = ModelData(loaded)
+    numbers = {name_of(node): n for n, node in reversed(list(enumerate(shown.nodes)))}
+    parts: list[Measured] = []
+    if against is not None:
+        say("comparing")
+        from torchport.comparison.compare import compare
+        from torchport.comparison.result import Comparison
+
+        found = compare(against, model, inputs, layers=True, progress=progress)
+        assert isinstance(found, Comparison)  # two models give one comparison
+        parts.append(of_comparison(found, numbers))
+    if profile:
+        say("measuring")
+        from torchport.benchmark.profiling import profile as measure
+
+        kept = path if path else loaded
+        parts.append(of_profile(measure(kept, inputs=inputs, at=at, progress=progress), numbers))
+    say("writing the page")
+    data = page_data(model, loaded, shown, parts)
+    return _written(target, data, against is not None)
+
+
+def page_data(model: ModelLike, loaded: ir.Model, shown: ModelData, parts: list[Measured]) -> dict[str, Any]:
+    """Return all that a page holds."""
+    description = dataclasses.replace(describe(loaded), path=_name(model))
+    verdicts = [part.verdict for part in parts if part.verdict is not None]
+    return {
+        "schema": SCHEMA,
+        "torchport": __version__,
+        "title": _name(model) or description.name or "model",
+        "verdict": (verdicts or [verdict(description)])[0],
+        "facts": facts(description),
+        "tables": [*(t for part in parts for t in part.tables), *tables(description)],
+        "faults": to_json(lint(model)),
+        "model": shown.json_form(),
+        "overlays": [overlay for part in parts for overlay in part.overlays],
+    }
+
+
+def _name(model: ModelLike) -> str:
+    """Return the file's name without its folder: a page may be sent to somebody who need not know it."""
+    return Path(model).name if isinstance(model, (str, os.PathLike)) else ""
+
+
+def _check_output(output: str | os.PathLike[str]) -> Path:
+    """Check that a page can be written, and is not written over a model by mistake."""
+    target = check_target(output)
+    if target.suffix.lower() not in (".html", ".htm"):
+        raise OptionError("the report is an HTML page", where=str(target), next_step="give a path such as report.html")
+    return target
+
+
+def _written(target: Path, data: dict[str, Any], compared: bool) -> Report:
+    text = page(data, title=data["title"])
+    write_atomically(target, lambda part: part.write_text(text, encoding="utf-8"))
+    return Report(
+        path=str(target),
+        bytes=target.stat().st_size,
+        nodes=len(data["model"]["nodes"]["name"]),
+        faults=len(data["faults"]),
+        agrees=data["verdict"]["state"] == "good" if compared else None,
+    )

@@ -1,0 +1,198 @@
+"""The page of a model: what its data holds, that it stays small, and that no text of a model gets out of its place."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from large_graphs import transformer
+from report_models import IMAGE, SCRIPT, hostile, nested
+
+import torchport as tp
+from torchport.errors import FileError, OptionError, SaveError, ViewerMissingError
+from torchport.reports import page as page_module
+from torchport.reports.model_data import ModelData
+from torchport.reports.weight_values import WeightReader
+
+
+def data_of(path: Path) -> dict[str, Any]:
+    text = path.read_text(encoding="utf-8")
+    found = re.search(r'<script type="text/plain" id="model-data">([A-Za-z0-9+/=]+)</script>', text)
+    assert found is not None
+    content: dict[str, Any] = json.loads(gzip.decompress(base64.b64decode(found[1])))
+    return content
+
+
+def node(data: dict[str, Any], name: str) -> dict[str, Any]:
+    nodes = data["model"]["nodes"]
+    return {column: values[nodes["name"].index(name)] for column, values in nodes.items()}
+
+
+def test_a_page_holds_the_model(onnx_file: Path, tmp_path: Path) -> None:
+    report = tp.report(onnx_file, tmp_path / "page.html")
+    data = data_of(tmp_path / "page.html")
+    model = data["model"]
+    assert (report.nodes, report.faults, report.agrees) == (4, 0, None)
+    assert report.bytes == (tmp_path / "page.html").stat().st_size
+    assert data["verdict"]["state"] == "good"
+    conv = node(data, "node_Conv_6")
+    assert model["operators"][conv["operator"]] == "Conv"
+    assert model["modules"]["paths"][conv["module"]] == "norm"
+    assert model["sources"][conv["source"]].endswith("small_net.py:19")
+    assert conv["attributes"]["strides"] == "[1,1]"
+    assert model["docs"]["Conv"]["attributes"]["strides"]["doc"].startswith("Stride along each spatial axis")
+    assert [model["values"]["name"][v] for v in conv["inputs"]] == ["x", "conv.weight", "conv.bias"]
+    assert model["types"][model["values"]["type"][conv["outputs"][0]]] == "float32[batch,8,height,width]"
+    assert {label: value for label, value, _ in data["facts"]}["parameters"] == "269 (269)"
+
+
+def test_weights_have_their_statistics(exported: tp.Exported) -> None:
+    data = ModelData(exported.model).json_form()
+    numbers = exported.model.graph.initializers["conv.weight"].const_value
+    assert numbers is not None
+    array = numbers.numpy()
+    found = data["weights"][data["values"]["name"].index("conv.weight")]
+    assert (found["elements"], found["bytes"], found["read"]) == (216, 864, 216)
+    assert found["statistics"]["mean"] == pytest.approx(float(array.mean()), rel=1e-5)
+    assert found["statistics"]["std"] == pytest.approx(float(array.std()), rel=1e-5)
+    assert sum(found["histogram"]["counts"]) == 216
+
+
+def test_a_large_weight_is_sampled_and_says_so() -> None:
+    array = np.linspace(-1, 1, 1_000_000, dtype=np.float32)
+    found = WeightReader(10.0).read(ir.tensor(array))
+    assert found["read"] == 65536
+    assert found["statistics"]["min"] == -1.0
+    assert found["statistics"]["max"] == 1.0
+
+
+def test_weights_with_odd_numbers_are_read() -> None:
+    array = np.array([np.nan, np.inf, -np.inf, *range(20)], np.float32)
+    found = WeightReader(10.0).read(ir.tensor(array))
+    assert (found["statistics"]["nan"], found["statistics"]["inf"]) == (1, 2)
+    assert sum(found["histogram"]["counts"]) == 20
+    assert WeightReader(10.0).read(ir.tensor(np.full(20, np.nan, np.float32)))["histogram"] is None
+
+
+def test_weights_are_left_unread_when_the_time_is_over(exported: tp.Exported) -> None:
+    weights = ModelData(exported.model, weight_seconds=0.0).json_form()["weights"]
+    assert weights
+    assert all(weight["read"] == 0 for weight in weights.values())
+
+
+def test_graphs_in_graphs_are_there(tmp_path: Path) -> None:
+    tp.report(nested(), tmp_path / "page.html")
+    model = data_of(tmp_path / "page.html")["model"]
+    graphs = [graph["name"] for graph in model["graphs"]]
+    assert sorted(graphs) == ["Twice", "body", "else", "nested", "then"]
+    assert model["functions"] == {"mine::Twice": graphs.index("Twice")}
+    bodies = dict(node(data_of(tmp_path / "page.html"), "branch")["bodies"])
+    assert bodies == {"then_branch": graphs.index("then"), "else_branch": graphs.index("else")}
+
+
+def test_modules_come_from_names_where_nothing_else_tells() -> None:
+    model = transformer(20, modules=False)
+    for one in model.graph:
+        one.name = "/" + str(one.name).replace(".", "/")
+    modules = ModelData(model).json_form()["modules"]
+    assert modules["source"] == "names"
+    assert modules["paths"][:3] == ["", "blocks", "blocks/0"]
+
+
+def test_modules_come_from_the_scopes_that_torch_writes() -> None:
+    model = transformer(20, modules=False)
+    for one in model.graph:
+        one.metadata_props["pkg.torch.onnx.name_scopes"] = "['', 'layer1', 'layer1.0', 'relu']"
+    next(iter(model.graph)).metadata_props["pkg.torch.onnx.name_scopes"] = "[[" * 1000
+    modules = ModelData(model).json_form()["modules"]
+    assert (modules["source"], modules["paths"]) == ("torch", ["", "layer1", "layer1.0"])
+
+
+def test_5000_nodes_take_less_than_5_mb(tmp_path: Path) -> None:
+    assert tp.report(transformer(5000), tmp_path / "page.html").bytes < 5_000_000
+
+
+def test_no_text_of_a_model_stands_in_the_html(tmp_path: Path) -> None:
+    tp.report(hostile(), tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert SCRIPT not in text
+    assert IMAGE not in text
+    assert text.count("<script") == 2
+    assert text.count("</script>") == 2
+    names = data_of(tmp_path / "page.html")["model"]["nodes"]["name"]
+    assert names[0] == SCRIPT
+    assert max(map(len, names)) <= 2000
+
+
+def test_a_page_allows_its_own_script_only(onnx_file: Path, tmp_path: Path) -> None:
+    tp.report(onnx_file, tmp_path / "page.html")
+    policy = re.search(r'Content-Security-Policy" content="([^"]+)"', (tmp_path / "page.html").read_text())
+    assert policy is not None
+    assert policy[1].startswith("default-src 'none'; script-src 'sha256-")
+    assert "unsafe" not in policy[1]
+
+
+def test_the_same_model_gives_the_same_page(onnx_file: Path, tmp_path: Path) -> None:
+    for name in ("a.html", "b.html"):
+        tp.report(onnx_file, tmp_path / name)
+    assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
+
+
+def test_errors_lie_over_the_graph(exported: tp.Exported, onnx_file: Path, tmp_path: Path) -> None:
+    changed = exported.model.clone()
+    bias = changed.graph.initializers["fc.bias"]
+    assert bias.const_value is not None
+    bias.const_value = ir.tensor(bias.const_value.numpy() + 0.5, name="fc.bias")
+    report = tp.report(changed, tmp_path / "page.html", against=onnx_file)
+    data = data_of(tmp_path / "page.html")
+    overlay = data["overlays"][0]
+    found = {data["model"]["nodes"]["name"][n]: e for n, e in zip(overlay["nodes"], overlay["numbers"], strict=True)}
+    assert report.agrees is False
+    assert data["verdict"]["state"] == "bad"
+    assert max(found, key=lambda name: found[name]) == "node_linear"
+    assert found["node_Conv_6"] == 0.0
+
+
+def test_times_lie_over_the_graph(onnx_file: Path, tmp_path: Path, torchport: Callable[..., Any]) -> None:
+    done: subprocess.CompletedProcess[str] = torchport(
+        "report", onnx_file, "--profile", "--at", "batch=2,height=8,width=8", "-o", tmp_path / "page.html"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "4 nodes, no findings" in done.stdout
+    data = data_of(tmp_path / "page.html")
+    assert data["overlays"][0]["name"] == "Time"
+    assert sum(data["overlays"][0]["numbers"]) > 0
+    assert "Time by kernel" in [table["title"] for table in data["tables"]]
+
+
+def test_a_mistake_ends_with_2_and_writes_nothing(onnx_file: Path, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="HTML page"):
+        tp.report(onnx_file, onnx_file)
+    with pytest.raises(FileError):
+        tp.report(tmp_path / "missing.onnx", tmp_path / "page.html")
+    with pytest.raises(SaveError):
+        tp.report(onnx_file, tmp_path / "missing" / "page.html")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_its_script_the_page_says_what_to_do(
+    onnx_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page_module, "_BUNDLE", tmp_path)
+    with pytest.raises(ViewerMissingError, match="make viewer"):
+        tp.report(onnx_file, tmp_path / "page.html")
+
+
+def test_a_wheel_carries_the_script() -> None:
+    root = Path(__file__).parents[2]
+    assert "reports/viewer/dist/viewer.*" in (root / "pyproject.toml").read_text()
+    assert {path.name for path in page_module._BUNDLE.glob("viewer.*")} == {"viewer.js", "viewer.css"}
