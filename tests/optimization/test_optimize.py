@@ -19,7 +19,7 @@ from torch import nn
 import torchport as tp
 from torchport.cli.main import cli
 from torchport.errors import FileError, InputError, OptionError, RandomModelError, SaveError
-from torchport.optimization import optimizing
+from torchport.optimization import optimizing, pass_runs
 from torchport.optimization.result import Optimized, PassRun
 
 BROKEN = """
@@ -84,7 +84,7 @@ def line_of_relus(path: Path) -> Path:
 def broken_pass(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, body: str) -> None:
     (folder / f"{name}.py").write_text(BROKEN.format(body=body, name=name))
     monkeypatch.setenv("PYTHONPATH", f"{folder}:{Path(tp.__file__).parent.parent}")
-    monkeypatch.setattr(optimizing, "CLEANUP", (*optimizing.CLEANUP[:2], name, *optimizing.CLEANUP[2:]))
+    monkeypatch.setattr(pass_runs, "CLEANUP", (*pass_runs.CLEANUP[:2], name, *pass_runs.CLEANUP[2:]))
 
 
 def test_a_model_is_optimized_saved_and_gives_the_same_answers(exported: Path, tmp_path: Path) -> None:

@@ -276,3 +276,220 @@ def test_a_bias_that_is_no_row_is_added_apart(shape: tuple[int, ...]) -> None:
     dims = ",".join(map(str, shape))
     m = model(f"g (float[2,3] x) => (float[{dims}] y) {{ a = MatMul(x, w)  y = Add(a, b) }}", w=f(3, 5), b=f(*shape))
     assert applied(m, "gemm_fusion", {"x": f(2, 3)}).changes == 0
+
+
+def test_a_padding_of_nothing_goes_and_another_one_stays() -> None:
+    m = model("g (float[2,3] x) => (float[3,3] y) { a = Pad(x, none)  y = Pad(a, some) }", none=np.zeros(4, np.int64),
+              some=np.int64([0, 0, 1, 0]))  # fmt: skip
+    applied(m, "redundant_operators", {"x": f(2, 3)})
+    assert operators(m) == ["Pad"]
+
+
+@pytest.mark.parametrize(("fill", "left"), [(0.0, 1), (0.5, 4)])
+def test_an_initial_state_of_zeros_is_left_out(fill: float, left: int) -> None:
+    text = f"""g (float[s,b,4] x) => (float[s,1,b,3] y)
+    {{ z = ConstantOfShape<value = float[1] {{{fill}}}>(sizes)  n = Shape<start=1, end=2>(x)
+       t = Concat<axis=0>(one, n, three)  h = Expand(z, t)  y = GRU<hidden_size=3>(x, w, r, , , h) }}"""
+    ints = {"sizes": [1, 1, 3], "one": [1], "three": [3]}
+    m = model(text, w=f(1, 9, 4), r=f(1, 9, 3), **{n: np.int64(a) for n, a in ints.items()})
+    applied(m, "dead_code", {"x": f(5, 2, 4)}, after="redundant_operators")
+    assert len(operators(m)) in (left, left + 1)
+
+
+def test_a_transpose_that_moves_an_axis_of_size_one_joins_the_reshape_beside_it() -> None:
+    text = """g (float[4,1,3] x) => (float[4,3] y)
+    { a = Transpose<perm=[1,0,2]>(x)  b = Reshape(a, s)  y = Relu(b) }"""
+    m = model(text, s=np.int64([4, 3]))
+    applied(m, "redundant_reshapes", {"x": f(4, 1, 3)}, after="transposes")
+    assert operators(m) == ["Reshape", "Relu"]
+
+
+def test_the_last_two_of_four_axes_are_swapped_without_reshapes() -> None:
+    text = """g (float[2,3,4,5] x) => (float[2,3,5,4] y)
+    { a = Reshape(x, s)  b = Transpose<perm=[0,2,1]>(a)  c = Reshape(b, t)  y = Relu(c) }"""
+    m = model(text, s=np.int64([6, 4, 5]), t=np.int64([2, 3, 5, 4]))
+    applied(m, "dead_code", {"x": f(2, 3, 4, 5)}, after="transposes")
+    assert operators(m) == ["Transpose", "Relu"]
+
+
+def test_reshapes_that_split_the_axes_otherwise_stay() -> None:
+    text = """g (float[2,3,4,5] x) => (float[3,2,5,4] y)
+    { a = Reshape(x, s)  b = Transpose<perm=[0,2,1]>(a)  c = Reshape(b, t)  y = Relu(c) }"""
+    m = model(text, s=np.int64([6, 4, 5]), t=np.int64([3, 2, 5, 4]))
+    assert applied(m, "transposes", {"x": f(2, 3, 4, 5)}).changes == 0
+
+
+@pytest.mark.parametrize("swapped", [0, 1])
+def test_a_gemm_of_rows_that_are_laid_together_is_a_product(swapped: int) -> None:
+    text = f"""g (float[2,3,4] x) => (float[2,3,5] y)
+    {{ a = Reshape(x, s)  b = Gemm<transB={swapped}>(a, w, c)  y = Reshape(b, t) }}"""
+    m = model(text, s=np.int64([6, 4]), t=np.int64([2, 3, 5]), w=f(*((5, 4) if swapped else (4, 5))), c=f(5))
+    applied(m, "dead_code", {"x": f(2, 3, 4)}, after="gemm_fusion")
+    assert operators(m) == ["MatMul", "Add"]
+
+
+def test_a_gemm_between_other_reshapes_stays() -> None:
+    text = "g (float[2,3,4] x) => (float[3,2,5] y) { a = Reshape(x, s)  b = Gemm(a, w, c)  y = Reshape(b, t) }"
+    m = model(text, s=np.int64([6, 4]), t=np.int64([3, 2, 5]), w=f(4, 5), c=f(5))
+    assert applied(m, "gemm_fusion", {"x": f(2, 3, 4)}).changes == 0
+
+
+def test_a_product_of_scaled_factors_is_scaled_once() -> None:
+    text = "g (float[2,4] x, float[4,2] z) => (float[2,2] y) { a = Mul(x, s)  b = Mul(s, z)  y = MatMul(a, b) }"
+    m = model(text, s=np.float32(0.5))
+    applied(m, "gemm_fusion", {"x": f(2, 4), "z": f(4, 2)})
+    assert operators(m) == ["MatMul", "Mul"]
+
+
+GELU = {
+    "erf": "a = Div(x, r)  b = Erf(a)  c = Add(b, one)  d = Mul(x, c)  y = Mul(d, half)",
+    "halved first": "h = Mul(x, half)  a = Mul(q, x)  b = Erf(a)  c = Add(one, b)  y = Mul(h, c)",
+    "tanh": """p = Pow(x, three)  u = Mul(p, k)  v = Add(x, u)  a = Mul(v, t)  b = Tanh(a)  c = Add(b, one)
+               h = Mul(half, x)  y = Mul(h, c)""",
+}
+NUMBERS = {"r": 2**0.5, "q": 0.5**0.5, "one": 1, "half": 0.5, "three": 3, "k": 0.044715, "t": (2 / np.pi) ** 0.5}
+
+
+@pytest.mark.parametrize("form", GELU)
+def test_a_gelu_that_is_written_out_is_one_operator(form: str) -> None:
+    m = model(
+        f"g (float[n,4] x) => (float[n,4] y) {{ {GELU[form]} }}", **{k: np.float32(v) for k, v in NUMBERS.items()}
+    )
+    work = applied(m, "activations", {"x": f(3, 4)})
+    applied(m, "dead_code", {"x": f(3, 4)})
+    assert operators(m) == ["Gelu"]
+    assert [p.fused_into for p in work.patterns] == ["Gelu"]
+
+
+def test_what_is_only_like_a_gelu_stays() -> None:
+    weights = {k: np.float32(v) for k, v in NUMBERS.items()} | {"half": np.float32(0.6)}
+    m = model(f"g (float[n,4] x) => (float[n,4] y) {{ {GELU['erf']} }}", **weights)
+    assert applied(m, "activations", {"x": f(3, 4)}).changes == 0
+
+
+def test_an_opset_without_gelu_is_the_reason_why_it_stays() -> None:
+    weights = {k: np.float32(v) for k, v in NUMBERS.items()}
+    m = model(f"g (float[n,4] x) => (float[n,4] y) {{ {GELU['erf']} }}", 17, **weights)
+    work = applied(m, "activations", {"x": f(3, 4)}, target="portable")
+    assert "from opset 20 on, the model has 17" in work.patterns[0].reason
+
+
+NORM = """m = ReduceMean<keepdims=1>(x, last)  d = Sub(x, m)  s = Pow(d, two)  v = ReduceMean<keepdims=1>(s, last)
+          e = Add(v, eps)  r = Sqrt(e)  q = Div(d, r)  w = Mul(q, scale)  y = Add(w, bias)"""
+RMS = """s = Mul(x, x)  v = ReduceMean<keepdims=1>(s, last)  e = Add(v, eps)  r = Sqrt(e)  q = Reciprocal(r)
+         u = Mul(x, q)  y = Mul(scale, u)"""
+
+
+def norm(text: str, opset: int, **more: np.ndarray) -> ir.Model:
+    weights = {"last": np.int64([-1]), "two": np.float32(2), "eps": np.float32(1e-5), "scale": f(8), "bias": f(8)}
+    return model(f"g (float[n,3,8] x) => (float[n,3,8] y) {{ {text} }}", opset, **weights | more)
+
+
+@pytest.mark.parametrize(("text", "operator"), [(NORM, "LayerNormalization"), (RMS, "RMSNormalization")])
+def test_a_normalization_that_is_written_out_is_one_operator(text: str, operator: str) -> None:
+    m = norm(text, 23)
+    applied(m, "dead_code", {"x": f(2, 3, 8)}, after="normalizations")
+    assert operators(m) == [operator]
+
+
+def test_a_normalization_of_another_axis_stays() -> None:
+    m = norm(NORM, 23, last=np.int64([1]))
+    assert applied(m, "normalizations", {"x": f(2, 3, 8)}).changes == 0
+
+
+def test_rms_normalization_is_left_where_the_opset_has_none() -> None:
+    work = applied(norm(RMS, 20), "normalizations", {"x": f(2, 3, 8)})
+    assert work.changes == 0
+    assert "opset 23" in work.patterns[0].reason
+
+
+ATTENTION = "k2 = Transpose<perm=[0,1,3,2]>(k)  s = MatMul(q, k2)  t = Mul(s, scale)  {mask}  p = Softmax<axis=-1>(u)"
+MASKS = {
+    "none": "u = Identity(t)",
+    "added": "u = Add(t, m)",
+    "chosen": "c = Greater(m, zero)  u = Where(c, low, t)",
+    "kept": "c = Greater(zero, m)  u = Where(c, t, low)",
+}
+
+
+def attention(mask: str, opset: int, end: str = "y = MatMul(p, v)", rows: str = "5") -> ir.Model:
+    heads = "float[2,3,5,4] q, float[2,3,6,4] k, float[2,3,6,4] v"
+    text = f"g ({heads}, float[2,1,{rows},6] m) => (float[2,3,5,4] y) {{ {ATTENTION.format(mask=MASKS[mask])}  {end} }}"
+    m = model(text, opset, scale=np.float32(0.3), zero=np.float32(0), low=np.float32(-1e9))
+    applied(m, "redundant_operators", None)
+    return m
+
+
+def qkv(rows: int = 5) -> dict[str, np.ndarray]:
+    mask = f(2, 1, rows, 6)
+    mask[0, 0, 0] = 9  # all keys of a row
+    return {"q": f(2, 3, 5, 4), "k": f(2, 3, 6, 4), "v": f(2, 3, 6, 4), "m": mask}
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+@pytest.mark.parametrize("mask", MASKS)
+def test_attention_that_is_written_out_is_one_operator(mask: str, rows: int) -> None:
+    m = attention(mask, 23, rows=str(rows))
+    applied(m, "dead_code", qkv(rows), after="attention")
+    assert operators(m).count("Attention") == 1
+    assert not {"MatMul", "Softmax"} & set(operators(m))
+
+
+def test_rows_with_every_key_masked_are_zeros_as_before() -> None:
+    m = attention("added", 23, "n = IsNaN(p)  w = Where(n, zero, p)  y = MatMul(w, v)")
+    feeds = qkv()
+    feeds["m"][1, 0, 2] = -np.inf
+    applied(m, "dead_code", feeds, after="attention")
+    assert operators(m) == ["Attention"]
+
+
+def test_rows_masked_with_the_lowest_number_are_a_mean_as_before() -> None:
+    lowest = np.finfo(np.float32).min
+    text = """g (float[1,2,3,4] q, float[1,2,3,4] k, float[1,2,3,4] v, bool[1,1,3,3] c) => (float[1,2,3,4] y)
+    { k2 = Transpose<perm=[0,1,3,2]>(k)  s = MatMul(q, k2)  m = Where(c, zero, low)  t = Add(s, m)
+      p = Softmax<axis=-1>(t)  y = MatMul(p, v) }"""
+    m = model(text, 23, zero=np.float32(0), low=lowest)
+    masked = np.ones((1, 1, 3, 3), bool)
+    masked[0, 0, 1] = False
+    feeds = {"q": f(1, 2, 3, 4), "k": f(1, 2, 3, 4), "v": f(1, 2, 3, 4), "c": masked}
+    applied(m, "dead_code", feeds, after="attention")
+    assert "Attention" in operators(m)
+
+
+def test_heads_that_are_laid_apart_for_attention_go_into_it() -> None:
+    text = """g (float[b,s,12] x) => (float[b,s,12] y)
+    { a = Reshape(x, heads)  q = Transpose<perm=[0,2,1,3]>(a)  k = Transpose<perm=[0,2,3,1]>(a)
+      t = MatMul(q, k)  p = Softmax<axis=-1>(t)  o = MatMul(p, q)  r = Transpose<perm=[0,2,1,3]>(o)
+      y = Reshape(r, rows) }"""
+    m = model(text, 23, heads=np.int64([0, 0, 3, 4]), rows=np.int64([0, 0, 12]))
+    passes = "attention dead_code transposes attention"
+    applied(m, "dead_code", {"x": f(2, 5, 12)}, after=passes)
+    assert operators(m) == ["Attention"]
+
+
+@pytest.mark.parametrize(
+    ("opset", "target", "words"), [(20, "portable", "from opset 23 on"), (23, "openvino", "OpenVINO")]
+)
+def test_attention_is_left_with_a_reason(opset: int, target: Target, words: str) -> None:
+    m = attention("added", opset)
+    work = applied(m, "attention", qkv(), target=target)
+    assert work.changes == 0
+    assert words in work.patterns[0].reason
+
+
+def test_a_softmax_over_another_axis_is_no_attention() -> None:
+    m = attention("none", 23)
+    softmax = next(n for n in m.graph if n.op_type == "Softmax")
+    softmax.attributes["axis"] = ir.AttrInt64("axis", 2)
+    work = applied(m, "attention", qkv())
+    assert work.changes == 0
+    assert "not over the keys" in work.patterns[0].reason
+
+
+def test_the_opset_is_raised_for_attention_and_for_nothing() -> None:
+    m = attention("added", 17)
+    applied(m, "newer_opset", qkv())
+    assert m.opset_imports[""] == 23
+    plain = model("g (float[3] x) => (float[3] y) { y = Relu(x) }", 17)
+    assert applied(plain, "newer_opset", {"x": f(3)}).changes == 0
+    assert plain.opset_imports[""] == 17

@@ -41,6 +41,7 @@ def fixed_sizes(context: click.Context, parameter: click.Parameter, texts: tuple
     metavar="SPEC",
     help="Verify with these: x=x.npy, data.npz, x=float32[1,3,224,224]; repeat.",
 )
+@click.option("--no-measure", is_flag=True, help="Keep fusions without measuring whether they are faster.")
 @click.option("--seed", default=0, show_default=True, help="Seed for made-up inputs.")
 @library_option
 @common
@@ -50,6 +51,7 @@ def command(
     target: str,
     fix: dict[str, int],
     inputs: tuple[str, ...],
+    no_measure: bool,
     seed: int,
     libraries: tuple[str, ...],
     as_json: bool,
@@ -79,6 +81,7 @@ def command(
             target=target,  # type: ignore[arg-type]  # click has checked it
             fix=fix,
             inputs=feeds,
+            measure=not no_measure,
             libraries=load_libraries(libraries),
             progress=say,
         )

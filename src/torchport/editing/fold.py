@@ -56,14 +56,14 @@ def fold(model: ir.Model, *, limit_bytes: int = LIMIT_BYTES) -> int:
         total += count
         if not count:
             break
-        _sharpen(model)
+        sharpen(model)
     if total:
         Grafting(model).finish()
     return total
 
 
-def _sharpen(model: ir.Model) -> None:
-    """Infer again what was not fully known, now that more is constant."""
+def sharpen(model: ir.Model) -> None:
+    """Infer again the shapes that were not fully known, now that more is constant."""
     ends = {v for graph in model.graphs() for v in graph.outputs}
     values = [v for _, n in scoped_nodes(model) for v in n.outputs if v not in ends and _is_vague(v)]
     before = {v: v.shape for v in values}

@@ -14,34 +14,17 @@ from typing import Any, get_args
 
 import onnx_ir as ir
 
-from torchport.errors import OptionError, ProofError, did_you_mean
+from torchport.errors import OptionError, ProofError, TorchportError, did_you_mean
 from torchport.files.filesystem import check_target
 from torchport.files.onnx_files import ModelLike, as_model, save
 from torchport.irtools.traversal import all_nodes
-from torchport.optimization.pass_process import PassError, PassProcess, Step
-from torchport.optimization.passes.graph_pass import LIMIT_BYTES, Pattern, Target
-from torchport.optimization.result import Optimized, PassRun, PassVerdict
-from torchport.results import Exported, Finding, Proof
+from torchport.optimization.pass_process import PassProcess, Step
+from torchport.optimization.pass_runs import CLAIM_SPEED, PassRuns
+from torchport.optimization.passes.graph_pass import LIMIT_BYTES, Target
+from torchport.optimization.result import Optimized
+from torchport.optimization.speed_ratio import representative, speed_ratio
+from torchport.results import Exported, Proof
 
-_PASSES = "torchport.optimization.passes"
-CLEANUP = tuple(
-    f"{_PASSES}.{name}"
-    for name in (
-        "constant_folding",
-        "redundant_operators",
-        "redundant_reshapes",
-        "slices_and_concats",
-        "transposes",
-        "shape_arithmetic",
-        "dead_code",
-        "common_subexpressions",
-        "conv_fusion",
-        "gemm_fusion",
-        "dead_code",
-    )
-)
-LAST = (f"{_PASSES}.duplicate_weights", f"{_PASSES}.dead_code")
-_ROUNDS = 4
 _SECONDS = 600.0  # for all passes together, once for each pass that hangs
 
 
@@ -53,6 +36,7 @@ def optimize(
     fix: Mapping[str, int] | None = None,
     inputs: Mapping[str, Any] | None = None,
     libraries: Sequence[str | os.PathLike[str]] = (),
+    measure: bool = True,
     limit_bytes: int = LIMIT_BYTES,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Optimized:
@@ -68,6 +52,7 @@ def optimize(
         fix: sizes for dynamic dimensions, ``{"batch": 1}``.
         inputs: arrays to verify with; made up from the shapes where none are given.
         libraries: operator libraries that the model needs, by path.
+        measure: whether passes that claim speed are measured, and left out if they make the model slower.
         limit_bytes: constants larger than this are not computed beforehand.
         progress: called with one line at each step.
 
@@ -88,7 +73,8 @@ def optimize(
     given = model.model if isinstance(model, Exported) else model
     with _as_file(given) as source:
         original = as_model(source)
-        done = _Optimizing(source, original, target, dict(fix or {}), limit_bytes, inputs, libraries, progress).run()
+        options = {"target": target, "limit_bytes": limit_bytes, "fix": dict(fix or {})}
+        done = _Optimizing(source, original, options, inputs, libraries, progress).run(measure=measure)
     if path is not None:
         progress("saving")
         save(done.model, path)
@@ -117,31 +103,6 @@ def _as_file(model: ModelLike) -> Iterator[Path]:
         yield save(as_model(model), Path(folder) / "given.onnx", check=False)
 
 
-@dataclasses.dataclass
-class _Record:
-    """What a pass has done so far."""
-
-    name: str
-    requires: str = ""
-    before: int = 0
-    removed: int = 0
-    changes: int = 0
-    seconds: float = 0.0
-    verdict: PassVerdict | None = None
-    reason: str = ""
-    node: str = ""
-
-    def run(self, error: float | None) -> PassRun:
-        verdict: PassVerdict = self.verdict or ("kept" if self.changes else "nothing to do")
-        reason = self.reason or ("" if self.changes else f"there is no place with {self.requires}")
-        removed = self.removed if verdict == "kept" else 0
-        shown = error if verdict == "kept" else None
-        return PassRun(
-            *(self.name, verdict, self.before, self.before - removed, self.changes, self.seconds),
-            *(reason, self.node, shown),
-        )
-
-
 class _Optimizing:
     """One call of `optimize`."""
 
@@ -149,100 +110,71 @@ class _Optimizing:
         self,
         source: Path,
         original: ir.Model,
-        target: Target,
-        fix: dict[str, int],
-        limit_bytes: int,
+        options: Mapping[str, Any],
         inputs: Mapping[str, Any] | None,
         libraries: Sequence[str | os.PathLike[str]],
         say: Callable[[str], None],
     ) -> None:
-        self._source, self._original, self._target = source, original, target
-        self._options = {"target": target, "limit_bytes": limit_bytes, "fix": fix}
+        self._source, self._original, self._options = source, original, options
         self._inputs, self._libraries, self._say = inputs, libraries, say
-        self._records: dict[str, _Record] = {}
-        self._excluded: set[str] = set()
-        self._patterns: dict[str, list[Pattern]] = {}
 
-    def run(self) -> Optimized:
+    def run(self, *, measure: bool) -> Optimized:
         with PassProcess(self._source, self._original, self._options, seconds=_SECONDS) as self._process:
             import_module("torchport.verification.equivalence")  # while the other process imports what it needs
-            before = sum(1 for _ in all_nodes(self._original))
-            steps = self._apply_all()
-            model, proof = self._verified(steps)
-            while not proof.passed and steps:
-                self._blame(steps, proof)
-                steps = self._apply_all()
-                model, proof = self._verified(steps)
-        if not proof.passed:
-            raise ProofError("the outputs differ although no pass changed the model", proof=proof)
+            self._runs = PassRuns(self._process, self._say)
+            model, proof = self._proven()
+            if measure and self._runs.before_fusions is not None and not self._is_faster(model):
+                model, proof = self._proven()
         error = proof.summary()["max_abs"]
         return Optimized(
             model,
-            self._target,
-            tuple(record.run(error) for record in self._records.values()),
-            tuple(p for found in self._patterns.values() for p in found),
+            self._options["target"],
+            tuple(record.run(error) for record in self._runs.records.values()),
+            tuple(self._runs.patterns()),
             proof,
-            before,
-            sum(1 for _ in all_nodes(model)),
+            _count(self._original),
+            _count(model),
             tuple(sorted(set(_domains(model)) - set(_domains(self._original)))),
             0.0,
-            findings=self._findings(),
         )
 
-    def _findings(self) -> tuple[Finding, ...]:
-        return ()
+    def _proven(self) -> tuple[ir.Model, Proof]:
+        """Return a model that gives the outputs of the original, and the proof; passes at fault are left out."""
+        while True:
+            self._runs.run()
+            model, proof = self._verified()
+            if proof.passed:
+                return model, proof
+            if not self._runs.steps:
+                raise ProofError("the outputs differ although no pass changed the model", proof=proof)
+            self._blame(proof)
 
-    # --- passes ---
+    # --- speed ---
 
-    def _apply_all(self) -> list[Step]:
-        """Apply all passes that are not excluded, until none changes anything; return the steps that did."""
-        self._process.go_to([])
-        steps: list[Step] = []
-        for record in self._records.values():
-            if record.verdict is None:
-                record.removed = record.changes = 0
-        self._patterns.clear()
-        for _ in range(_ROUNDS):
-            if not sum(self._apply(module, steps) for module in CLEANUP):
-                break
-        for module in LAST:
-            self._apply(module, steps)
-        return steps
-
-    def _apply(self, module: str, steps: list[Step]) -> bool:
-        """Apply one pass; whether it changed something."""
-        if module in self._excluded:
-            return False
-        name = module.rpartition(".")[2].replace("_", " ")
-        self._say(name)
-        start = time.monotonic()
-        try:
-            done = self._process.apply(Step(module))
-        except PassError as error:
-            record = self._records.setdefault(module, _Record(name))
-            record.seconds += time.monotonic() - start
-            self._exclude(module, f"it failed: {error.reason}", error.node)
-            return False
-        if not done["applies"]:
-            return False
-        record = self._records.setdefault(module, _Record(done["name"], done["requires"], done["before"]))
-        record.removed += done["before"] - done["after"]
-        record.changes += done["changes"]
-        record.seconds += done["seconds"]
-        self._patterns.setdefault(module, []).extend(Pattern(**p) for p in done["patterns"])
-        if done["changes"] or done["before"] != done["after"]:
-            steps.append(Step(module))
-        return bool(done["changes"])
-
-    def _exclude(self, module: str, reason: str, node: str) -> None:
-        record = self._records[module]
-        record.verdict, record.reason, record.node = "rolled back", reason, node
-        self._excluded.add(module)
-        self._patterns.pop(module, None)
+    def _is_faster(self, model: ir.Model) -> bool:
+        """Measure what passes that claim speed gave; leave them out if that is less than nothing."""
+        self._say("measuring")
+        before = self._runs.before_fusions
+        assert before is not None
+        with tempfile.TemporaryDirectory(prefix="torchport-") as folder:
+            paths = [
+                save(each, Path(folder) / name, check=False)
+                for name, each in (("before.onnx", before), ("after.onnx", model))
+            ]
+            feeds = representative(model, self._inputs, self._libraries)
+            ratio = speed_ratio(paths[0], paths[1], feeds, self._libraries)
+        slower = ratio is not None and ratio.differs and ratio.value > 1
+        for module in CLAIM_SPEED:
+            record = self._runs.records.get(module)
+            if record is not None and record.changes and ratio is not None:
+                record.ratio = ratio.value
+                if slower:
+                    self._runs.exclude(module, f"it was measured {ratio.value:.2f} times as slow", ratio=ratio.value)
+        return not slower
 
     # --- verification ---
 
-    def _verified(self, steps: Sequence[Step]) -> tuple[ir.Model, Proof]:
+    def _verified(self) -> tuple[ir.Model, Proof]:
         """Return the model as it is in the process, and the proof that it gives the outputs of the original."""
         from torchport.verification.equivalence import prove_same
 
@@ -250,8 +182,9 @@ class _Optimizing:
         model = self._process.model()
         return model, prove_same(self._original, model, inputs=self._inputs, libraries=self._libraries)
 
-    def _blame(self, steps: list[Step], proof: Proof) -> None:
+    def _blame(self, proof: Proof) -> None:
         """Find the step that makes the outputs differ, and the change in it; exclude its pass."""
+        steps = self._runs.steps
         first = _first(len(steps), lambda count: not self._holds(steps[:count]))
         step = steps[first - 1]
         before = steps[: first - 1]
@@ -260,14 +193,12 @@ class _Optimizing:
         count = _first(changes, lambda most: not self._holds([*before, Step(step.module, most)]))
         self._process.go_to(before)
         node = self._process.apply(Step(step.module, count))["last"]
-        self._exclude(step.module, f"it changes the outputs: {_difference(proof)}", node)
+        self._runs.exclude(step.module, f"it changes the outputs: {_difference(proof)}", node)
 
     def _holds(self, steps: Sequence[Step]) -> bool:
-        from torchport.errors import TorchportError
-
         self._process.go_to(steps)
         try:
-            return self._verified(steps)[1].passed
+            return self._verified()[1].passed
         except TorchportError:
             return False
 
@@ -284,6 +215,10 @@ def _first(count: int, fails: Callable[[int], bool]) -> int:
 def _difference(proof: Proof) -> str:
     failed = proof.failures[0] if proof.failures else None
     return "no case could be compared" if failed is None else f"case '{failed.label}', {failed.note}"
+
+
+def _count(model: ir.Model) -> int:
+    return sum(1 for _ in all_nodes(model))
 
 
 def _domains(model: ir.Model) -> list[str]:

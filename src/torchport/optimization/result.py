@@ -80,9 +80,9 @@ class Optimized(Record):
     def __str__(self) -> str:
         to = f" → {self.path}" if self.path else ""
         head = f"{self.nodes_before} → {self.nodes_after} nodes in {self.seconds:.1f} s, for {self.target}{to}"
-        operators = f"operators of {', '.join(self.domains)}: it runs in {self.target} only" if self.domains else ""
+        operators = f"of {', '.join(self.domains)} too: it runs in {self.target} only" if self.domains else ""
         lines = [shortened(head, WIDTH) if not self.path else head, *self._table(), *self._patterns()]
-        lines += [wrapped("operators", operators or "ONNX's own only, as before: any engine that took the model")]
+        lines += [wrapped("operators", operators or "ONNX's own only, beside those that the model had")]
         lines += [f"· {finding}" for finding in self.findings]
         return "\n".join([*lines, self.proof.verdict_line()])
 
@@ -96,6 +96,10 @@ class Optimized(Record):
         lines = table(rows, right=(1, 2, 3)) if shown else []
         failed = [r for r in shown if r.reason]
         lines += [wrapped(r.verdict, f"{r.name}: {r.reason}" + (f" (node '{r.node}')" * bool(r.node))) for r in failed]
+        measured = [r for r in shown if r.ratio is not None and not r.reason]
+        if measured:
+            names = " and ".join(r.name for r in measured)
+            lines.append(wrapped("measured", f"{names}: {measured[0].ratio:.2f} of the time without"))
         idle = [run.name for run in self.passes if run.verdict == "nothing to do"]
         return lines + ([wrapped("no change by", ", ".join(idle))] if idle else [])
 

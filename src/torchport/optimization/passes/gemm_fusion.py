@@ -5,11 +5,13 @@ onnxscript has a rule for it that does not look at the bias: one of more than tw
 
 from __future__ import annotations
 
+import numpy as np
 import onnx_ir as ir
 
-from torchport.irtools.node_reader import FLOATS, integers
+from torchport.irtools.node_reader import FLOATS, attribute, constant, input_at, integers
 from torchport.irtools.traversal import all_nodes
-from torchport.optimization.passes.graph_pass import GraphPass, Work, is_operator, only_use, replace
+from torchport.optimization.passes.graph_pass import GraphPass, Work, initializer, is_operator, only_use, replace
+from torchport.tensors import Array
 
 
 def _apply(model: ir.Model, work: Work) -> None:
@@ -17,6 +19,12 @@ def _apply(model: ir.Model, work: Work) -> None:
         if is_operator(node, "Add") and len(node.inputs) == 2:
             work.looks_at(node)
             _join(node, work)
+        elif is_operator(node, "Reshape"):
+            work.looks_at(node)
+            _without_reshapes(node, work)
+        elif is_operator(node, "MatMul"):
+            work.looks_at(node)
+            _scale_once(node, work)
 
 
 def _join(node: ir.Node, work: Work) -> None:
@@ -58,9 +66,89 @@ def _put_gemm(node: ir.Node, product: ir.Node, bias: ir.Value) -> None:
         product.graph.remove(product, safe=True)
 
 
+def _without_reshapes(last: ir.Node, work: Work) -> None:
+    """Make a product and an Add of a Gemm between two reshapes that only lay rows together and apart again."""
+    value = last.inputs[0]
+    gemm = None if value is None else value.producer()
+    if value is None or not is_operator(gemm, "Gemm") or not only_use(value) or gemm.graph is not last.graph:
+        return
+    rows, weights, bias = gemm.inputs[0], gemm.inputs[1], input_at(gemm, 2)
+    first = None if rows is None else rows.producer()
+    if rows is None or weights is None or bias is None or not is_operator(first, "Reshape"):
+        return
+    source, graph = first.inputs[0], last.graph
+    array = constant(weights)
+    if source is None or array is None or not isinstance(graph, ir.Graph) or not _is_bias(bias, gemm.outputs[0]):
+        return
+    plain = all(attribute(gemm, name) in (None, 1.0) for name in ("alpha", "beta")) and not attribute(gemm, "transA")
+    if not plain or not _lays_rows_together(source, rows, last.outputs[0]) or not work.permits(last):
+        return
+    if attribute(gemm, "transB"):
+        weights = _transposed(graph, weights, array)
+    product = ir.Node("", "MatMul", [source, weights], name=gemm.name)
+    total = ir.Node("", "Add", [product.outputs[0], bias])
+    product.outputs[0].type = value.type
+    product.outputs[0].shape = last.outputs[0].shape
+    replace(last, [product, total], [last.outputs[0]], [total.outputs[0]])
+    graph.remove(gemm, safe=True)
+
+
+def _transposed(graph: ir.Graph, weights: ir.Value, array: Array) -> ir.Value:
+    """Return the transposed weights; once, where several products share them."""
+    name = f"{weights.name}_transposed"
+    known = graph.initializers.get(name)
+    return known if known is not None else initializer(graph, np.ascontiguousarray(array.T), name)
+
+
+def _lays_rows_together(source: ir.Value, rows: ir.Value, out: ir.Value) -> bool:
+    """Check that all axes but the last are those of the source again, and the last ones stay by themselves."""
+    shapes = [source.shape, rows.shape, out.shape]
+    if any(shape is None for shape in shapes):
+        return False
+    given, matrix, found = (list(shape or ()) for shape in shapes)
+    same = len(given) == len(found) and all(_same(a, b) for a, b in zip(given[:-1], found[:-1], strict=True))
+    return len(given) > 2 and same and len(matrix) == 2 and isinstance(given[-1], int) and given[-1] == matrix[1]
+
+
+def _same(a: int | ir.SymbolicDim, b: int | ir.SymbolicDim) -> bool:
+    return a == b and (isinstance(a, int) or a.value is not None)
+
+
+def _scale_once(node: ir.Node, work: Work) -> None:
+    """Multiply a product by one number, not each of its factors by one."""
+    muls = [None if value is None else value.producer() for value in node.inputs]
+    parts = [_scaled(mul) for mul in muls]
+    if None in parts or not all(only_use(value) for value in node.inputs if value is not None):
+        return
+    (a, s), (b, t) = parts  # type: ignore[misc]  # neither is None
+    graph = node.graph
+    if not isinstance(graph, ir.Graph) or s.dtype != t.dtype or not work.permits(node):
+        return
+    product = ir.Node("", "MatMul", [a, b], name=node.name)
+    product.outputs[0].type, product.outputs[0].shape = node.outputs[0].type, node.outputs[0].shape
+    factor = initializer(graph, (s.reshape(()) * t.reshape(())).astype(s.dtype), f"{node.outputs[0].name}_scale")
+    total = ir.Node("", "Mul", [product.outputs[0], factor])
+    replace(node, [product, total], [node.outputs[0]], [total.outputs[0]])
+    for mul in muls:
+        if mul is not None and mul.graph is not None and not mul.outputs[0].uses():
+            mul.graph.remove(mul, safe=True)
+
+
+def _scaled(node: ir.Node | None) -> tuple[ir.Value, Array] | None:
+    """Return what a Mul with one number multiplies, and the number."""
+    if not is_operator(node, "Mul"):
+        return None
+    for place in (0, 1):
+        number, value = constant(node.inputs[place]), node.inputs[1 - place]
+        if number is not None and number.size == 1 and number.ndim <= 1 and value is not None:
+            return value, number
+    return None
+
+
 PASS = GraphPass(
     "matrix product and bias",
-    requires="a MatMul of two matrices (rank 2) that one Add reads, with a bias of one number for each column",
-    ensures="such a pair is one Gemm",
+    requires="a MatMul of two matrices that one Add with a number for each column reads, a Gemm between reshapes of "
+    "rows, or a product of two factors that are both scaled",
+    ensures="the first is one Gemm, the second one MatMul and one Add, and the third is scaled once",
     apply=_apply,
 )

@@ -6,7 +6,7 @@ import dataclasses
 import os
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Literal, TypeGuard
+from typing import Literal, TypeGuard, get_args
 
 import onnx_ir as ir
 
@@ -109,7 +109,7 @@ class GraphPass:
     requires: str
     ensures: str
     apply: Callable[[ir.Model, Work], None]
-    targets: Collection[Target] = ("onnxruntime", "openvino", "portable")
+    targets: Collection[Target] = get_args(Target)
     claims_speed: bool = False
 
 

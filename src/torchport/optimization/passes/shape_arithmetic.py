@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from torchport.editing.fold import sharpen
 from torchport.irtools.node_reader import attribute, constant, input_at, integer
 from torchport.irtools.traversal import all_nodes
 from torchport.optimization.passes.graph_pass import GraphPass, Work, initializer, is_operator
@@ -16,6 +17,8 @@ def _apply(model: ir.Model, work: Work) -> None:
         if is_operator(node, "Reshape") and isinstance(node.graph, ir.Graph):
             work.looks_at(node)
             _state_sizes(node, model, work)
+    if work.changes:
+        sharpen(model)
 
 
 def _state_sizes(node: ir.Node, model: ir.Model, work: Work) -> None:

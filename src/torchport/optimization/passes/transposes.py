@@ -5,12 +5,13 @@ Transpose(p) → Relu → Transpose(q)   =   Relu → Transpose(p then q), or Re
 
 from __future__ import annotations
 
+import numpy as np
 import onnx_ir as ir
 from onnxscript.rewriter.rules.common import no_op_transpose_rule
 
 from torchport.irtools.node_reader import constant, integers
 from torchport.irtools.traversal import all_nodes
-from torchport.optimization.passes.graph_pass import GraphPass, Work, is_operator, only_use
+from torchport.optimization.passes.graph_pass import GraphPass, Work, initializer, is_operator, only_use, replace
 from torchport.optimization.passes.rules import apply_rules
 
 # fmt: off
@@ -21,6 +22,7 @@ _UNARY = frozenset((
 ))
 # fmt: on
 _BINARY = frozenset(("Add", "Div", "Max", "Min", "Mul", "Pow", "Sub"))
+_VIEWS = ("Reshape", "Squeeze", "Unsqueeze", "Flatten")
 _MOST = 32  # operators between two transposes
 
 
@@ -28,7 +30,10 @@ def _apply(model: ir.Model, work: Work) -> None:
     for node in list(all_nodes(model)):
         if is_operator(node, "Transpose"):
             work.looks_at(node)
-            _join(node, work)
+            _join(node, work) or _as_reshape(node, work)
+        elif is_operator(node, "Reshape"):
+            work.looks_at(node)
+            _without_reshapes(node, work)
     apply_rules(model, work, [no_op_transpose_rule])
 
 
@@ -54,6 +59,50 @@ def _join(last: ir.Node, work: Work) -> bool:
     assert first.graph is not None
     first.graph.remove(first, safe=True)
     return True
+
+
+def _as_reshape(node: ir.Node, work: Work) -> bool:
+    """Make a transpose that moves only axes of size 1 a reshape, if another view is beside it to be joined with."""
+    source, out, order = node.inputs[0], node.outputs[0], _order(node)
+    if source is None or source.shape is None or order is None or not isinstance(node.graph, ir.Graph):
+        return False
+    dims = list(source.shape)
+    kept = [axis for axis in order if dims[axis] != 1]
+    views = [source.producer(), *(use.node for use in out.uses())]
+    if kept != sorted(kept) or not any(is_operator(view, *_VIEWS) for view in views):
+        return False
+    sizes = [dims[axis] for axis in order]
+    if sum(not isinstance(d, int) for d in sizes) > 1 or 0 in sizes or not work.permits(node):
+        return False
+    stated = np.array([d if isinstance(d, int) else -1 for d in sizes], dtype=np.int64)
+    name = f"{out.name}_sizes"
+    view = ir.Node("", "Reshape", [source, initializer(node.graph, stated, name)], name=node.name)
+    replace(node, [view], [out], [view.outputs[0]])
+    return True
+
+
+def _without_reshapes(last: ir.Node, work: Work) -> None:
+    """Swap the last two axes of four without laying the first two together before, and apart after."""
+    value = last.inputs[0]
+    swap = None if value is None else value.producer()
+    rows = None if not is_operator(swap, "Transpose") else swap.inputs[0]
+    first = None if rows is None else rows.producer()
+    if value is None or rows is None or not is_operator(swap, "Transpose") or not is_operator(first, "Reshape"):
+        return
+    source, out = first.inputs[0], last.outputs[0]
+    if source is None or _order(swap) != [0, 2, 1] or first.graph is not last.graph:
+        return
+    given, matrix, found = (_dims(v) for v in (source, rows, out))
+    same = len(given) == len(found) == 4 and given[:2] == found[:2] and given[2:] == found[:1:-1]
+    if not same or len(matrix) != 3 or matrix[1:] != given[2:] or None in given or not work.permits(last):
+        return
+    node = ir.Node("", "Transpose", [source], [ir.AttrInt64s("perm", [0, 1, 3, 2])], name=swap.name)
+    replace(last, [node], [out], [node.outputs[0]])
+
+
+def _dims(value: ir.Value) -> list[int | str | None]:
+    """Return the dimensions of a value; None for one that has no name."""
+    return [d if isinstance(d, int) else d.value for d in value.shape or ()]
 
 
 def _between(last: ir.Node) -> list[ir.Node] | None:

@@ -1,0 +1,167 @@
+"""Which passes there are and in which order they run, and the record of what each did."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import onnx_ir as ir
+
+from torchport.optimization.pass_process import PassError, PassProcess, Step
+from torchport.optimization.passes.graph_pass import Pattern
+from torchport.optimization.result import PassRun, PassVerdict
+
+
+def _modules(*names: str) -> tuple[str, ...]:
+    return tuple(f"torchport.optimization.passes.{name}" for name in names)
+
+
+CLEANUP = _modules(
+    "constant_folding",
+    "redundant_operators",
+    "redundant_reshapes",
+    "slices_and_concats",
+    "transposes",
+    "shape_arithmetic",
+    "dead_code",
+    "common_subexpressions",
+    "conv_fusion",
+    "gemm_fusion",
+    "dead_code",
+)
+FUSIONS = _modules("newer_opset", "activations", "normalizations", "attention")
+CLAIM_SPEED = _modules("newer_opset", "attention")  # kept if they are measured not to be slower
+LAST = _modules("duplicate_weights", "dead_code")
+_ROUNDS = 4
+
+
+@dataclasses.dataclass
+class Record:
+    """What a pass has done so far."""
+
+    name: str
+    requires: str = ""
+    before: int = 0
+    removed: int = 0
+    changes: int = 0
+    seconds: float = 0.0
+    verdict: PassVerdict | None = None
+    reason: str = ""
+    node: str = ""
+    ratio: float | None = None
+    fused: list[Pattern] = dataclasses.field(default_factory=list)
+    left: list[Pattern] = dataclasses.field(default_factory=list)
+
+    def forget(self) -> None:
+        """Forget what it changed: the passes run again from the start. The time counts."""
+        self.removed = self.changes = 0
+        self.fused, self.left = [], []
+
+    def add(self, done: dict[str, Any]) -> None:
+        """Take what the pass did in one more round."""
+        self.removed += done["before"] - done["after"]
+        self.changes += done["changes"]
+        self.seconds += done["seconds"]
+        patterns = [Pattern(**given) for given in done["patterns"]]
+        self.fused += [pattern for pattern in patterns if pattern.fused_into]
+        self.left = [pattern for pattern in patterns if not pattern.fused_into]
+
+    def run(self, error: float | None) -> PassRun:
+        """Return the record for the user."""
+        verdict: PassVerdict = self.verdict or ("kept" if self.changes else "nothing to do")
+        reason = self.reason or ("" if self.changes else f"there is no place with {self.requires}")
+        kept = verdict == "kept"
+        return PassRun(
+            name=self.name,
+            verdict=verdict,
+            nodes_before=self.before,
+            nodes_after=self.before - (self.removed if kept else 0),
+            changes=self.changes,
+            seconds=self.seconds,
+            reason=reason,
+            node=self.node,
+            error=error if kept else None,
+            ratio=self.ratio,
+        )
+
+
+class PassRuns:
+    """Runs passes in order, until none changes anything.
+
+    Args:
+        process: has the model.
+        say: called with one line at each step.
+
+    Attributes:
+        records: by module, in the order in which passes first ran.
+        steps: those that changed the model.
+        before_fusions: the model before passes that claim speed changed it; None if they did not.
+    """
+
+    def __init__(self, process: PassProcess, say: Callable[[str], None]) -> None:
+        self._process, self._say = process, say
+        self.records: dict[str, Record] = {}
+        self.steps: list[Step] = []
+        self.before_fusions: ir.Model | None = None
+        self._excluded: set[str] = set()
+
+    def run(self) -> None:
+        """Apply all passes that are not excluded, to the model as it was opened."""
+        if self.steps:
+            self._process.go_to([])
+        self.steps, self.before_fusions = [], None
+        for record in self.records.values():
+            record.forget()
+        self._until_stable()
+        before = self._process.model() if any(module not in self._excluded for module in CLAIM_SPEED) else None
+        for _ in range(_ROUNDS):
+            changed = [module for module in FUSIONS if self._apply(module)]
+            if not changed:
+                break
+            self.before_fusions = before if set(changed) & set(CLAIM_SPEED) else self.before_fusions
+            self._until_stable()
+        for module in LAST:
+            self._apply(module)
+
+    def _until_stable(self) -> None:
+        for _ in range(_ROUNDS):
+            if not sum(self._apply(module) for module in CLEANUP):
+                return
+
+    def _apply(self, module: str) -> bool:
+        """Apply one pass; whether it changed something."""
+        if module in self._excluded:
+            return False
+        name = module.rpartition(".")[2].replace("_", " ")
+        self._say(name)
+        start = time.monotonic()
+        try:
+            done = self._process.apply(Step(module))
+        except PassError as error:
+            record = self.records.setdefault(module, Record(name))
+            record.seconds += time.monotonic() - start
+            self.exclude(module, f"it failed: {error.reason}", error.node)
+            return False
+        if not done["applies"]:
+            return False
+        self.records.setdefault(module, Record(done["name"], done["requires"], done["before"])).add(done)
+        if not done["changes"] and done["before"] == done["after"]:
+            return False
+        self.steps.append(Step(module))
+        return True
+
+    def exclude(self, module: str, reason: str, node: str = "", ratio: float | None = None) -> None:
+        """Leave a pass out from now on, and say why."""
+        record = self.records[module]
+        record.verdict, record.reason, record.node, record.ratio = "rolled back", reason, node, ratio
+        record.forget()
+        self._excluded.add(module)
+
+    def patterns(self) -> Iterator[Pattern]:
+        """Iterate over the patterns that were replaced, then over those that stay."""
+        for record in self.records.values():
+            yield from record.fused
+        for record in self.records.values():
+            yield from record.left
