@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from torchport.operators.definition import Operator as Operator, operator as operator
     from torchport.operators.symbolic import symbolic as symbolic
     from torchport.optimization.optimizing import optimize as optimize
+    from torchport.optimization.tuning import tune as tune
     from torchport.reports.report import report as report
     from torchport.results import (
         Attempt as Attempt,
@@ -78,6 +79,7 @@ __getattr__, __dir__, __all__ = lazy_names(
         "torchport.operators.symbolic": "symbolic",
         "torchport.optimization.optimizing": "optimize",
         "torchport.reports.report": "report",
+        "torchport.optimization.tuning": "tune",
         "torchport.results": "Attempt Dim Exported Finding Proof",
     },
 )

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from xml.sax.saxutils import escape
 
 from torchport.benchmark.bench_table import BenchRow, BenchTable, point_text
 from torchport.benchmark.engine_table import time_text
 from torchport.errors import OptionError, SaveError
+from torchport.files.filesystem import write_atomically
 from torchport.terminal import clip, human
 
 _LABELS, _BARS, _FIGURES = 260, 420, 90  # widths of the columns
@@ -35,14 +35,25 @@ def check_plot(path: str | os.PathLike[str]) -> None:
 def save_plot(result: BenchTable, path: str | os.PathLike[str]) -> None:
     """Write the picture; the file is there whole or not at all."""
     check_plot(path)
-    target = Path(path)
-    try:
-        with tempfile.NamedTemporaryFile("w", dir=target.parent, suffix=".svg", delete=False, encoding="utf-8") as file:
-            file.write(svg(result))
-        os.chmod(file.name, 0o644)
-        os.replace(file.name, target)
-    except OSError as error:
-        raise SaveError(f"the plot cannot be written: {error.strerror}", where=str(path)) from error
+    write_picture(svg(result), path)
+
+
+def write_picture(content: str, path: str | os.PathLike[str]) -> None:
+    """Write an .svg file."""
+    write_atomically(path, lambda part: part.write_text(content, encoding="utf-8"))
+
+
+def picture(width: int, height: int, content: Iterable[str]) -> str:
+    """Return a picture of these elements on white."""
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
+            ' font-family="sans-serif" font-size="12">',
+            f'<rect width="{width}" height="{height}" fill="white"/>',
+            *content,
+            "</svg>\n",
+        ]
+    )
 
 
 def svg(result: BenchTable) -> str:
@@ -55,16 +66,7 @@ def svg(result: BenchTable) -> str:
     ]
     height = _TITLE + 2 * _height(rows)
     names = clip(", ".join(dict.fromkeys(result.models)), 100)
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
-            ' font-family="sans-serif" font-size="12">',
-            f'<rect width="{width}" height="{height}" fill="white"/>',
-            _text(10, 22, names, size=14),
-            *panels,
-            "</svg>\n",
-        ]
-    )
+    return picture(width, height, [text_at(10, 22, names, size=14), *panels])
 
 
 def _height(rows: Sequence[BenchRow]) -> int:
@@ -92,7 +94,7 @@ def _panel(
     top: int,
 ) -> Iterator[str]:
     """Give the bars of one figure. A mark beyond twice the longest bar stands at the right edge."""
-    yield _text(10, top + 20, title)
+    yield text_at(10, top + 20, title)
     longest = max((figure(row)[0] for row in rows), default=0.0) or 1.0
     most = min(max([longest, *(m for row in rows for m in marks(row))]), 2 * longest)
     names = list(dict.fromkeys(row.candidate for row in rows))
@@ -101,12 +103,12 @@ def _panel(
         value, text = figure(row)
         end = _LABELS + _BARS * value / most
         color = _COLORS[names.index(row.candidate) % len(_COLORS)]
-        yield _text(_LABELS - 8, y + 13, clip(_label(row, rows), _NAMES), anchor="end")
+        yield text_at(_LABELS - 8, y + 13, clip(_label(row, rows), _NAMES), anchor="end")
         yield f'<rect x="{_LABELS}" y="{y + 2}" width="{end - _LABELS:.1f}" height="{_ROW - 6}" fill="{color}"/>'
         for mark in marks(row):
             x = _LABELS + _BARS * min(mark / most, 1.0)
             yield f'<path d="M{end:.1f} {y + 10}H{x:.1f}M{x:.1f} {y + 5}v10" stroke="#333" fill="none"/>'
-        yield _text(_LABELS + _BARS + 8, y + 13, text)
+        yield text_at(_LABELS + _BARS + 8, y + 13, text)
 
 
 def _label(row: BenchRow, rows: Sequence[BenchRow]) -> str:
@@ -114,5 +116,6 @@ def _label(row: BenchRow, rows: Sequence[BenchRow]) -> str:
     return row.candidate if len(points) == 1 else f"{row.candidate}, {point_text(row.at, row.clients)}"
 
 
-def _text(x: int, y: int, text: str, *, anchor: str = "start", size: int = 12) -> str:
+def text_at(x: float, y: float, text: str, *, anchor: str = "start", size: int = 12) -> str:
+    """Return an element with a text."""
     return f'<text x="{x}" y="{y}" text-anchor="{anchor}" font-size="{size}">{escape(text)}</text>'

@@ -119,6 +119,7 @@ class Rounds:
 
     Attributes:
         series: what was measured so far, also after Ctrl-C.
+        points: the inputs.
         opened: facts of each candidate's processes: version, findings, load_seconds.
         interrupted: Ctrl-C ended it.
     """
@@ -135,7 +136,7 @@ class Rounds:
         pairs: Sequence[tuple[Candidate, Candidate]],
         say: Callable[[str], None],
     ) -> None:
-        self._candidates, self._points, self._plan = candidates, points, plan
+        self._candidates, self.points, self._plan = candidates, points, plan
         self._teller, self._ordered, self._reference_of = teller, ordered, reference_of
         self._pairs, self._say = pairs, say
         self._random = random.Random(plan.seed)
@@ -170,7 +171,7 @@ class Rounds:
         widths = [
             found.width
             for first, second in self._pairs
-            for point in self._points
+            for point in self.points
             for clients in self._plan.clients
             if (found := self.ratio(first, second, point, clients)) is not None
         ]
@@ -184,7 +185,7 @@ class Rounds:
             for _, worker in workers:
                 worker.start()
             open_ones = [(c, worker) for c, worker in workers if self._opens(c, worker)]
-            for point in self._points:
+            for point in self.points:
                 running = [(c, worker) for c, worker in self._teller_first(open_ones) if self._runs(c, worker, point)]
                 for clients in self._plan.clients:
                     able = [(c, w) for c, w in running if w.alive and not self.series(c, point, clients).failure]
@@ -194,13 +195,13 @@ class Rounds:
         return Worker(candidate, limit=self._plan.limit, memory=self._plan.memory)
 
     def _failed(self, candidate: Candidate) -> bool:
-        return all(self.series(candidate, p, c).failure for p in self._points for c in self._plan.clients)
+        return all(self.series(candidate, p, c).failure for p in self.points for c in self._plan.clients)
 
     def _teller_first(self, workers: Iterable[tuple[Candidate, Worker]]) -> list[tuple[Candidate, Worker]]:
         return sorted(workers, key=lambda pair: pair[0] is not self._teller)
 
     def _opens(self, candidate: Candidate, worker: Worker) -> bool:
-        with self._noting(candidate, self._points, self._plan.clients) as noted:
+        with self._noting(candidate, self.points, self._plan.clients) as noted:
             worker.started()
             self.opened[id(candidate)].append(worker.open())
         return not noted

@@ -94,10 +94,10 @@ def check_order(model: Any, against: Any) -> None:
     Raises:
         InputError: the PyTorch model is an ONNX model.
     """
-    if not _is_onnx(against):
+    if not is_onnx(against):
         return
     texts = isinstance(model, str) and isinstance(against, str)
-    if _is_onnx(model):
+    if is_onnx(model):
         raise InputError(
             f"{shown(against)} is an ONNX model: there is no PyTorch model to prove {shown(model)} against",
             next_step=f"compare two ONNX models with: torchport compare {against} {model}"
@@ -112,7 +112,8 @@ def check_order(model: Any, against: Any) -> None:
     )
 
 
-def _is_onnx(given: Any) -> bool:
+def is_onnx(given: Any) -> bool:
+    """Check that what a user gives is an ONNX model: a path or a model in memory."""
     if isinstance(given, (str, os.PathLike)):
         return os.fspath(given).lower().endswith(".onnx")
     return isinstance(given, (ir.Model, onnx.ModelProto))

@@ -25,7 +25,7 @@ from onnx_ir.passes.common import InlinePass
 from torchport.engines import custom_operators
 from torchport.engines.openvino_profiler import OpenVinoProfiler
 from torchport.engines.profiling import Profiler
-from torchport.engines.protocol import Capabilities, Engine, OpenOptions, Runner, Setting, identity_model
+from torchport.engines.protocol import Capabilities, Engine, OpenOptions, Runner, Setting, Trial, identity_model
 from torchport.errors import EngineError, OptionError, did_you_mean
 from torchport.files import onnx_files
 from torchport.inputs.binding import unfit_buffer
@@ -33,6 +33,7 @@ from torchport.irtools.metadata import read_bounds
 from torchport.irtools.names import name_of
 from torchport.irtools.traversal import all_nodes
 from torchport.irtools.types import operator_name, plain, tensor_infos
+from torchport.machine import cpu_flags
 from torchport.results import Finding, TensorInfo
 from torchport.tensors import Array, numpy_dtype
 
@@ -51,6 +52,7 @@ _NARROWED = ("int64", "uint64", "uint32")  # computed as int32
 _CPU = "CPU"
 _AUTO = "auto"  # OpenVINO's own choice
 _PRECISIONS = ("f32", "bf16", "f16")
+_BFLOAT16 = {"avx512_bf16", "amx_bf16"}  # flags of CPUs on which OpenVINO's own choice is bfloat16
 _HINTS = ("latency", "throughput", "cumulative_throughput")
 
 
@@ -87,6 +89,15 @@ class OpenVino(Engine):
 
     def capabilities(self) -> Capabilities:
         return _capabilities()
+
+    def trials(self, cpus: int) -> tuple[Trial, ...]:
+        fewer = sorted({n for n in (cpus // 2, 1) if 0 < n < cpus}, reverse=True)
+        return (
+            *(Trial(threads=n) for n in fewer),
+            Trial(settings={"hint": "latency"}),
+            Trial(settings={"hint": "throughput"}),
+            *([Trial(settings={"precision": _AUTO}, lossy=True)] if cpu_flags() & _BFLOAT16 else []),
+        )
 
     def profiler(self, path: Path, model: ir.Model, options: OpenOptions) -> Profiler:
         counted = dataclasses.replace(options, settings={**options.settings, "profile": True})

@@ -44,6 +44,21 @@ class OpenOptions:
 
 
 @dataclasses.dataclass(frozen=True)
+class Trial:
+    """Options that may be faster than an engine's defaults, for a search to measure.
+
+    Attributes:
+        threads: to compute with; None for the engine's own choice.
+        settings: of the engine.
+        lossy: the engine computes with less precision.
+    """
+
+    threads: int | None = None
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    lossy: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
 class Setting:
     """An option that one engine takes.
 
@@ -214,6 +229,10 @@ class Engine(abc.ABC):
     def capabilities(self) -> Capabilities:
         """Return what the engine can run, as far as it knows."""
         return Capabilities()
+
+    def trials(self, cpus: int) -> tuple[Trial, ...]:
+        """Return options worth measuring on a machine with so many CPUs, beside the defaults."""
+        return ()
 
     def prepare(self, model: ir.Model) -> Prepared:
         """Return an equal model without what this engine computes wrong, crashes on, or has no kernels for.

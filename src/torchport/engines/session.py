@@ -11,6 +11,7 @@ from torchport.engines.custom_operators import library_paths
 from torchport.engines.options import open_options
 from torchport.engines.protocol import Runner
 from torchport.engines.registry import DEFAULT, find_engine
+from torchport.engines.tuned import read_tuned
 from torchport.errors import InputError
 from torchport.files import onnx_files
 from torchport.inputs.binding import Binder, buffer
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 def open_session(
     model: str | os.PathLike[str] | ir.Model,
-    engine: str = DEFAULT,
+    engine: str | None = None,
     *,
     threads: int | None = None,
     options: Mapping[str, Any] | None = None,
@@ -31,8 +32,9 @@ def open_session(
     """Open a model in an engine.
 
     Args:
-        model: an ONNX file or a model in memory.
-        engine: what runs it; `torchport doctor` lists the ones here.
+        model: an ONNX file, a model in memory, or a folder that `torchport tune` wrote: its model is opened with the
+            engine, threads and options that were fastest, as far as you do not name others.
+        engine: what runs it, ONNX Runtime if None; `torchport doctor` lists the ones here.
         threads: the number of threads to compute with; the engine's own choice if None.
         options: what only this engine takes, ``{"providers": ["CUDAExecutionProvider"]}``; docs/engines.md lists them.
         libraries: operator libraries you trust, by path. Nothing that only the model names is loaded; operators defined
@@ -43,10 +45,34 @@ def open_session(
         >>> session(x)                          # by position, tensor in, tensor out
         >>> session.run({"x": x_numpy})         # by name, dict out
     """
+    if isinstance(model, (str, os.PathLike)) and Path(model).is_dir():
+        return _open_tuned(Path(model), engine, threads=threads, options=options, libraries=libraries)
+    engine = engine or DEFAULT
     paths = library_paths(libraries)
     checked = open_options(engine, libraries=paths, threads=threads, settings=options)
     source = Path(model) if isinstance(model, (str, os.PathLike)) else onnx_files.as_model(model)
     return Session(find_engine(engine).open(source, checked), engine)
+
+
+def _open_tuned(
+    folder: Path,
+    engine: str | None,
+    *,
+    threads: int | None,
+    options: Mapping[str, Any] | None,
+    libraries: Sequence[str | os.PathLike[str]],
+) -> Session:
+    """Open what `torchport tune` wrote. The options it found are those of one engine: another engine has its own."""
+    tuned = read_tuned(folder)
+    found: dict[str, Any] = {"threads": threads, "options": options}
+    if engine in (None, tuned.engine):
+        found = {
+            "threads": tuned.threads if threads is None else threads,
+            "options": {**tuned.settings, **(options or {})},
+        }
+    session = open_session(folder / tuned.model, engine or tuned.engine, libraries=libraries, **found)
+    session.findings = (*session.findings, *tuned.findings())
+    return session
 
 
 class Session:

@@ -47,7 +47,7 @@ Model = str | os.PathLike[str] | ir.Model
 
 def prove_same(
     before: Model,
-    after: Model,
+    after: Model | Session,
     *,
     inputs: Mapping[str, Array] | None = None,
     engine: str = DEFAULT,
@@ -59,7 +59,7 @@ def prove_same(
 
     Args:
         before: the model as it was.
-        after: the model as it is now.
+        after: the model as it is now, or a session of it in another engine.
         inputs: an example, by the new names; made up from the shapes where none is given.
         engine: what runs both.
         libraries: operator libraries they may load.
@@ -72,7 +72,7 @@ def prove_same(
         InputError: the two do not take and give the same, so there is nothing to hold one against the other.
         RandomModelError: the model as it was answers differently each time.
     """
-    new = open_session(after, engine, libraries=libraries)
+    new = after if isinstance(after, Session) else open_session(after, engine, libraries=libraries)
     try:
         old = open_session(before, engine, libraries=libraries)
     except EngineError as error:

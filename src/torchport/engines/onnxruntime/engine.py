@@ -22,7 +22,16 @@ from torchport.engines.onnxruntime import kernel_types, python_kernels, session_
 from torchport.engines.onnxruntime.profiler import OrtProfiler
 from torchport.engines.onnxruntime.python_kernels import Needs
 from torchport.engines.profiling import Profiler
-from torchport.engines.protocol import Capabilities, Engine, OpenOptions, Prepared, Runner, Setting, identity_model
+from torchport.engines.protocol import (
+    Capabilities,
+    Engine,
+    OpenOptions,
+    Prepared,
+    Runner,
+    Setting,
+    Trial,
+    identity_model,
+)
 from torchport.errors import EngineError
 from torchport.files import onnx_files
 from torchport.inputs.binding import unfit_buffer
@@ -75,6 +84,9 @@ class OnnxRuntime(Engine):
 
     def capabilities(self) -> Capabilities:
         return _capabilities()
+
+    def trials(self, cpus: int) -> tuple[Trial, ...]:
+        return session_options.trials(cpus)
 
     def prepare(self, model: ir.Model) -> Prepared:
         return Prepared(model, (*kernel_types.fit(model, has_kernels), *workarounds.apply(model)))

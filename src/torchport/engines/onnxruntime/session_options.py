@@ -11,7 +11,7 @@ from typing import Any
 
 import onnxruntime as ort
 
-from torchport.engines.protocol import OpenOptions, Setting
+from torchport.engines.protocol import OpenOptions, Setting, Trial
 from torchport.errors import EngineError, OptionError, did_you_mean
 from torchport.results import Finding
 
@@ -46,6 +46,18 @@ _PROVIDER_OPTION = Setting("an option of a provider, by the provider's own docum
 def setting(name: str) -> Setting | None:
     """Return a setting; ``tensorrt.trt_fp16_enable`` is an option of a provider."""
     return _PROVIDER_OPTION if "." in name.strip(".") else SETTINGS.get(name)
+
+
+def trials(cpus: int) -> tuple[Trial, ...]:
+    """Return options worth measuring: fewer threads, fewer graph optimizations, nodes side by side."""
+    fewer = sorted({n for n in (cpus // 2, 1) if 0 < n < cpus}, reverse=True)
+    return (
+        *(Trial(threads=n) for n in fewer),
+        Trial(settings={"graph_optimization": "extended"}),
+        Trial(settings={"graph_optimization": "basic"}),
+        Trial(settings={"spinning": False}),
+        *([Trial(settings={"inter_op_threads": 2})] if cpus > 1 else []),
+    )
 
 
 def session_options(how: OpenOptions) -> ort.SessionOptions:

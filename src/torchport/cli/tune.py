@@ -1,0 +1,101 @@
+"""torchport tune MODEL"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from torchport.cli.bench import sizes
+from torchport.cli.options import library_option
+from torchport.cli.output import common, print_json, progress
+
+
+@click.command("tune", short_help="Find the fastest way to run a model here, and save it.")
+@click.argument("model", metavar="MODEL")
+@click.option("--output", "-o", required=True, metavar="FOLDER", help="For the best model and its options.")
+@click.option(
+    "--tolerance",
+    default="float32",
+    show_default=True,
+    metavar="T",
+    help="The largest loss, 1% or 0.01; float32 for the limits of a proof.",
+)
+@click.option("--metric", default="cosine", show_default=True, metavar="M", help="Of the loss: cosine or top1.")
+@click.option("--data", metavar="FOLDER", help="Samples, .npz files, for calibration and for comparing outputs.")
+@click.option("--budget", default="5m", show_default=True, metavar="TIME", help="How long to search: 90s, 5m, 1h.")
+@click.option(
+    "--objective",
+    default="latency",
+    show_default=True,
+    metavar="O",
+    help="latency, throughput, size or memory.",
+)
+@click.option("--engines", metavar="A,B", help="That take part.  [default: all that are installed]")
+@click.option("--at", multiple=True, metavar="DIM=SIZES", callback=sizes, help="Sizes of a dimension: batch=1,8.")
+@click.option(
+    "--input", "-i", "inputs", multiple=True, metavar="SPEC", help="x=x.npy, data.npz, x=float32[1,3,224,224]; repeat."
+)
+@library_option
+@click.option("--plot", metavar="FILE", help="Write a picture of times and losses: tuning.svg.")
+@click.option("--seed", default=0, show_default=True, help="Seed for made-up inputs, weights and the order of turns.")
+@click.option("--trust", is_flag=True, help="Load a .pt or .pt2 that runs code when loaded.")
+@common
+def command(
+    model: str,
+    output: str,
+    engines: str | None,
+    inputs: tuple[str, ...],
+    plot: str | None,
+    as_json: bool,
+    quiet: bool,
+    seed: int,
+    **options: Any,
+) -> None:
+    """Find the fastest way to run MODEL on this machine: engine, precision, optimizations, threads and options.
+
+    MODEL is an ONNX file, or a PyTorch model as for `torchport export`. Each candidate is measured beside the model
+    as given, and its outputs are compared. The best so far is always in FOLDER: after Ctrl-C or a kill, the same
+    command goes on. `tp.session("FOLDER")` opens it.
+
+    \b
+    torchport tune model.onnx -o best/ --budget 2m
+    torchport tune model.onnx -o best/ --tolerance 1% --data samples/
+    """
+    with progress(quiet or as_json) as say:
+        say("loading")
+        from torchport.benchmark.bench_plot import check_plot
+        from torchport.optimization.tuning import tune
+
+        if plot is not None:
+            check_plot(plot)
+        names = None if engines is None else [name.strip() for name in engines.split(",")]
+        given = _inputs(model, inputs, seed)
+        tuning = tune(model, output, engines=names, inputs=given, seed=seed, progress=say, **options)
+    if plot is not None:
+        tuning.plot(plot)
+    if as_json:
+        print_json(tuning)
+    else:
+        click.echo(str(tuning))
+    if tuning.interrupted:
+        raise click.exceptions.Exit(130)
+
+
+def _inputs(model: str, texts: tuple[str, ...], seed: int) -> Any:
+    """Return the inputs of an ONNX file, or the example inputs of a PyTorch model."""
+    if not texts:
+        return None
+    from torchport.conversion.verify import is_onnx
+
+    if is_onnx(model):
+        from torchport.benchmark.feeds import inputs_of
+        from torchport.cli import run
+        from torchport.files import onnx_files
+
+        return run.read(inputs_of(onnx_files.load(model)), texts, seed)
+    from torchport.capture.inputs import build_inputs
+    from torchport.inputs.spec import parse_input
+
+    args, kwargs = build_inputs([parse_input(text) for text in texts], seed=seed)
+    return kwargs or args
