@@ -74,6 +74,18 @@ FLOWS = {
         ("comparison.layers", "comparison.divergence", "first divergence"),
         ("comparison.layers", "comparison.regions", "several nodes of one operator"),
     ],
+    "Tune": [
+        ("cli.tune", "optimization.tuning", "model, samples, budget"),
+        ("optimization.tuning", "optimization.tuning_samples", "calibration, comparison"),
+        ("optimization.tuning", "optimization.tuning_search", "engines, variants"),
+        ("optimization.tuning_search", "optimization.search_space", "what is next"),
+        ("optimization.tuning", "optimization.variants", "variant"),
+        ("optimization.variants", "optimization.optimizing", "make"),
+        ("optimization.tuning", "optimization.tuning_turns", "candidate"),
+        ("optimization.tuning_turns", "optimization.agreement", "outputs"),
+        ("optimization.tuning", "optimization.tuning_race", "the best"),
+        ("optimization.tuning", "optimization.tuned_folder", "save"),
+    ],
     "Engines": [
         ("cli.engines", "benchmark.try_engines", "model, reference, sizes"),
         ("benchmark.try_engines", "benchmark.children", "candidates, inputs"),

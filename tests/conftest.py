@@ -71,6 +71,7 @@ SLOW = {
     "test_torch_operators",
     "test_transforms",
     "test_try_engines",
+    "test_tune",
     "test_types",
     "test_varying_sizes",
     "test_without_torch",

@@ -40,6 +40,7 @@ NAMES = {
     "session",
     "symbolic",
     "try_engines",
+    "tune",
     "verify",
 }
 

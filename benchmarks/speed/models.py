@@ -6,6 +6,7 @@ A function is the source of a PyTorch model as torchport takes it: `models.py:re
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -189,7 +190,7 @@ class Detector(nn.Module):
         widths = (3, 32, 64, 128, 128)
         layers = [
             layer
-            for a, b in zip(widths, widths[1:], strict=False)
+            for a, b in itertools.pairwise(widths)
             for layer in (nn.Conv2d(a, b, 3, stride=2, padding=1), nn.BatchNorm2d(b), nn.SiLU())
         ]
         self.backbone = nn.Sequential(*layers)

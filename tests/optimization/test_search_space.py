@@ -7,13 +7,10 @@ from torchport.optimization.search_space import Choice, Variant, combinations, c
 from torchport.optimization.tuning_search import frontier
 
 
-def test_less_precision_is_tried_with_a_tolerance_only() -> None:
-    engines = ["onnxruntime", "openvino"]
-    exact, lossy = (variants(engines, lossy=lossy, objective="latency") for lossy in (False, True))
-    assert not any(variant.lossy for variant in exact)
-    assert any(variant.lossy for variant in lossy)
-    assert [v.cost for v in lossy] == sorted(v.cost for v in lossy)
-    assert exact[0] == lossy[0] == Variant("as given")
+def test_the_model_as_given_comes_first_and_then_what_is_optimized_for_each_engine() -> None:
+    found = variants(["onnxruntime", "openvino", "mine"])
+    assert found[0] == Variant("as given")
+    assert [(v.name, v.engine) for v in found[1:]] == [("optimized", "onnxruntime"), ("optimized", "openvino")]
 
 
 def test_threads_are_those_that_the_process_may_use() -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from torchport.engines.protocol import Trial
 from torchport.engines.registry import find_engine
+from torchport.optimization.passes.graph_pass import Target
 
 AS_GIVEN = "as given"
 
@@ -65,32 +66,19 @@ def _shown(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def variants(engines: Sequence[str], *, lossy: bool, objective: str) -> list[Variant]:
+def variants(engines: Sequence[str]) -> list[Variant]:
     """Return the variants worth making, in the order of what they cost to make.
 
     Args:
         engines: that take part.
-        lossy: a tolerance allows less precision.
-        objective: what is tuned for; weights alone in int8 make a model small, and seldom fast.
     """
     found = [Variant(AS_GIVEN)]
     found += [
         Variant("optimized", engine, "optimize", {"target": engine}, cost=1)
         for engine in engines
-        if engine in ("onnxruntime", "openvino")
+        if engine in get_args(Target)
     ]
-    if not lossy:
-        return found
-    for engine in engines:
-        if engine in ("onnxruntime", "openvino"):
-            found.append(Variant("int8", engine, "quantize", {"scheme": "static-int8"}, lossy=True, cost=3))
-    if "onnxruntime" in engines:
-        options = {"scheme": "dynamic-int8"}
-        found.append(Variant("dynamic int8", "onnxruntime", "quantize", options, lossy=True, cost=2))
-        if objective in ("size", "memory"):
-            options = {"scheme": "weight-int8"}
-            found.append(Variant("int8 weights", "", "quantize", options, lossy=True, cost=2))
-    return sorted(found, key=lambda variant: variant.cost)
+    return found
 
 
 def trials(engine: str, cpus: int, *, lossy: bool) -> list[Trial]:

@@ -42,6 +42,7 @@ OBJECTIVES: tuple[Objective, ...] = ("latency", "throughput", "size", "memory")
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 _FINALISTS = 3
+_AHEAD = 0.95  # of the score of the model as given: who is below wins without a race
 _EXACT = 1e-9  # losses below it are none
 _NEAR = 1.12  # times the best score: candidates of the final race
 
@@ -271,7 +272,7 @@ class _Tuning:
         asked = self._asked
         return Search(
             asked.engines,
-            variants(asked.engines, lossy=asked.lossy, objective=asked.objective),
+            variants(asked.engines),
             cpus=usable_cpus(),
             lossy=asked.lossy,
             budget=self._budget,
@@ -323,12 +324,12 @@ class _Tuning:
         """Measure the best beside the model as given until the difference is beyond the noise; the best proven wins."""
         finalists = self._finalists(search)
         if self._asked.objective in ("size", "memory") or not finalists:
-            return self._settled(finalists)
+            return self._settled(search, finalists)
         self._say(f"final race of {len(finalists)} with the model as given")
         runners = [self._candidate(choice, self._path(choice)) for choice in (self._given, *finalists)]
         won = race(runners, self._conditions, seconds=self._budget.left, seed=self._asked.seed)
         if won is None:
-            return self._settled(finalists)
+            return self._settled(search, finalists)
         self._ratio = won.ratio
         return self._given if won.ratio is None else finalists[won.place - 1]
 
@@ -355,11 +356,14 @@ class _Tuning:
             search.take(choice, dataclasses.replace(search.found[choice], dropped=f"not proven: {reason}"))
         return not reason
 
-    def _settled(self, finalists: Sequence[Choice]) -> Choice:
-        return finalists[0] if finalists else self._given
+    def _settled(self, search: Search, finalists: Sequence[Choice]) -> Choice:
+        """Return the best without a race: it has to be ahead of the model as given by more than the usual noise."""
+        if not finalists or search.score(finalists[0]) > _AHEAD * search.score(self._given):
+            return self._given
+        return finalists[0]
 
     def _best_proven(self, search: Search) -> Choice:
-        return self._settled(self._finalists(search))
+        return self._settled(search, self._finalists(search))
 
     def _save(self, search: Search, choice: Choice) -> None:
         found = search.found[choice]
@@ -384,12 +388,12 @@ class _Tuning:
 
     def _result(self, search: Search, best: Choice, *, interrupted: bool) -> Tuning:
         self._save(search, best)
-        if not interrupted:
-            self._folder.finish()
         running = search.ranked()
         front = set(frontier({c: self._figures(c, m) for c, m in search.found.items() if not m.dropped}))
         dropped = [c for c, m in search.found.items() if m.dropped]
         rows = [self._row(c, search.found[c], best, front) for c in [*running, *dropped]]
+        if not interrupted:
+            self._folder.finish()
         found = search.found[best]
         speedup = self._ratio.value if self._ratio else 1 / found.ratio if found.ratio else 1.0
         model = next(path.name for path in self._folder.path.glob("*.onnx"))

@@ -18,7 +18,8 @@ from torchport.optimization.tuning_turns import Conditions
 
 _PROCESSES = 3
 _MOST = 4.0  # seconds for each candidate
-_LEAST = 3.0  # seconds in all
+_LEAST = 0.5  # seconds for each candidate
+_START = 1.7  # seconds until a process has opened a model and is warm
 _LIMIT = 300.0  # seconds of a process
 
 
@@ -36,14 +37,16 @@ class Won:
 
 
 def race(candidates: Sequence[Candidate], conditions: Conditions, *, seconds: float, seed: int) -> Won | None:
-    """Measure candidates beside the first one, which is the model as given.
+    """Measure candidates beside the first one, which is the model as given. With little time the last are left out.
 
     Returns:
         The fastest that is right, and faster beyond the noise; None if there is too little time to tell.
     """
-    if seconds < _LEAST:
+    count = min(len(candidates), int(seconds / (_PROCESSES * _START + _LEAST)))
+    if count < 2:
         return None
-    each = min(_MOST, seconds / (2 * len(candidates)))
+    candidates = candidates[:count]
+    each = min(_MOST, max(_LEAST, seconds / count - _PROCESSES * _START))
     rounds = Rounds(
         candidates,
         [dataclasses.replace(point, reference=None) for point in conditions.points],
@@ -51,7 +54,7 @@ def race(candidates: Sequence[Candidate], conditions: Conditions, *, seconds: fl
         teller=candidates[0],
         ordered=lambda candidate, outputs: tuple(outputs),
         reference_of=lambda candidate, outputs: TolerantReference(
-            "the model as given", outputs, conditions.names, conditions.limits, conditions.tolerance
+            "the model as given", outputs, conditions.names, conditions.limits, tolerance=conditions.tolerance
         ),
         pairs=[(candidates[0], other) for other in candidates[1:]],
         say=lambda text: None,

@@ -22,7 +22,7 @@ from torchport.optimization.tuning_turns import Measured
 _HOPELESS = 4.0  # times the best: an engine so far behind gets no lossless variants
 _CLOSE = 1.25  # times the best: variants whose options are tried
 _GAIN = 0.98  # of the time: options that help
-_RACE = 0.25  # of the budget, for the final race
+_RACE = 0.3  # of the budget, for the final race
 _LONGEST = 0.4  # of what is left, for one step
 
 

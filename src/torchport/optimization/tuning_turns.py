@@ -155,7 +155,7 @@ class Turns:
             given = self._outputs(worker, name, feeds)
             loss.add(self.outputs[name], given)
             judged = self._reference(self.outputs[name]).judge(given)
-            largest = max(largest, judged.max_abs)
+            largest = max(largest, judged.max_abs or 0.0)
             wrong = wrong or judged.reason
         allowed = self._conditions.tolerance.loss
         if allowed is not None:

@@ -110,10 +110,4 @@ def _optimized(model: Path, output: Path, options: dict[str, Any]) -> None:
     optimize(model, out=output, **options)
 
 
-def _quantized(model: Path, output: Path, options: dict[str, Any]) -> None:
-    from torchport.optimization.quantizing import quantize
-
-    quantize(model, out=output, **options)
-
-
-MAKERS: Mapping[str, Callable[[Path, Path, dict[str, Any]], None]] = {"optimize": _optimized, "quantize": _quantized}
+MAKERS: Mapping[str, Callable[[Path, Path, dict[str, Any]], None]] = {"optimize": _optimized}
