@@ -33,6 +33,7 @@ NAMES = {
     "operators",
     "optimize",
     "profile",
+    "quantize",
     "record",
     "reduce",
     "report",

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from torchport.optimization.optimizing import optimize as optimize
     from torchport.optimization.tuning import tune as tune
     from torchport.reports.report import report as report
+    from torchport.optimization.quantizing import quantize as quantize
     from torchport.results import (
         Attempt as Attempt,
         Dim as Dim,
@@ -80,6 +81,7 @@ __getattr__, __dir__, __all__ = lazy_names(
         "torchport.optimization.optimizing": "optimize",
         "torchport.reports.report": "report",
         "torchport.optimization.tuning": "tune",
+        "torchport.optimization.quantizing": "quantize",
         "torchport.results": "Attempt Dim Exported Finding Proof",
     },
 )

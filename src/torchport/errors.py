@@ -22,6 +22,7 @@
         ├── OpsetError            the model cannot be expressed in the opset asked for
         ├── EngineError           the engine refuses the model or fails while running it
         ├── RandomModelError      the model answers differently each time it is asked
+        ├── QuantizationError     the model cannot be quantized, or not within the limits asked for
         └── ProofError            the ONNX model's answers differ from PyTorch's
 
 Each says what happened, where, and what to do next:
@@ -216,6 +217,10 @@ class EngineError(RefusedError):
 
 class RandomModelError(RefusedError):
     """The model answers differently each time it is asked the same."""
+
+
+class QuantizationError(RefusedError):
+    """The model cannot be quantized, is quantized already, or loses more than the limits allow."""
 
 
 class ProofError(RefusedError):

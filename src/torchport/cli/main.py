@@ -34,6 +34,7 @@ VERBS = {
     "optimize": "Make a model smaller and faster; prove it stayed right.",
     "report": "Write one HTML page that shows a model, its errors and its time.",
     "tune": "Find the fastest way to run a model here, and save it.",
+    "quantize": "Make a model int8, within a limit of accuracy.",
     "run": "Run an ONNX model on given inputs.",
     "cpp": "Write a C++ project that runs a model.",
     "doctor": "Show versions, engines, CPU features, and what is missing.",

@@ -29,6 +29,7 @@ OPERATORS = "torchport.operators"  # the custom operators, with the libraries th
 BOUNDS = "torchport.bounds"  # of dynamic dimensions: the sizes that the model is good for
 WORKAROUNDS = "torchport.workarounds"  # of an engine's faults, by engine
 GEOMETRY = "torchport.geometry"  # steps in front of the model that change the size of an image, by input
+QUANTIZATION = "torchport.quantization"  # how a model was quantized, and what it lost
 DIMS = "torchport.dims"  # names that only expressions in the inputs' shapes have: `half` of `2*half`
 
 ANNOTATION = "quant_parameter_tensor_names"  # where onnx-ir keeps the tensors a quantization annotation names
