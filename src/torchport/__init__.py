@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from torchport.operators.definition import Operator as Operator, operator as operator
     from torchport.operators.symbolic import symbolic as symbolic
     from torchport.optimization.optimizing import optimize as optimize
+    from torchport.optimization.quantizing import quantize as quantize
     from torchport.optimization.tuning import tune as tune
     from torchport.reports.report import report as report
-    from torchport.optimization.quantizing import quantize as quantize
     from torchport.results import (
         Attempt as Attempt,
         Dim as Dim,
@@ -79,9 +79,9 @@ __getattr__, __dir__, __all__ = lazy_names(
         "torchport.operators.definition": "Operator operator",
         "torchport.operators.symbolic": "symbolic",
         "torchport.optimization.optimizing": "optimize",
-        "torchport.reports.report": "report",
-        "torchport.optimization.tuning": "tune",
         "torchport.optimization.quantizing": "quantize",
+        "torchport.optimization.tuning": "tune",
+        "torchport.reports.report": "report",
         "torchport.results": "Attempt Dim Exported Finding Proof",
     },
 )
