@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -32,6 +33,10 @@ class Record:
     def to_json(self) -> dict[str, Any]:
         """Return dicts, lists, texts and numbers, with the version of the form as ``schema``."""
         return {"schema": SCHEMA, **to_json(self)}
+
+    def _repr_html_(self) -> str:
+        """Show the record's text in a notebook, which would print all of its fields else."""
+        return f"<pre>{html.escape(str(self))}</pre>"
 
 
 def to_json(value: Any) -> Any:

@@ -6,6 +6,7 @@ import base64
 import gzip
 import json
 import re
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -14,10 +15,12 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import pytest
+from click.testing import CliRunner
 from large_graphs import transformer
 from report_models import IMAGE, SCRIPT, hostile, nested
 
 import torchport as tp
+from torchport.cli.main import cli
 from torchport.errors import FileError, OptionError, SaveError, ViewerMissingError
 from torchport.reports import page as page_module
 from torchport.reports.model_data import ModelData
@@ -43,7 +46,7 @@ def test_a_page_holds_the_model(onnx_file: Path, tmp_path: Path) -> None:
     model = data["model"]
     assert (report.nodes, report.faults, report.agrees) == (4, 0, None)
     assert report.bytes == (tmp_path / "page.html").stat().st_size
-    assert data["verdict"]["state"] == "good"
+    assert data["verdicts"][0]["state"] == "good"
     conv = node(data, "node_Conv_6")
     assert model["operators"][conv["operator"]] == "Conv"
     assert model["modules"]["paths"][conv["module"]] == "norm"
@@ -157,7 +160,8 @@ def test_errors_lie_over_the_graph(exported: tp.Exported, onnx_file: Path, tmp_p
     overlay = data["overlays"][0]
     found = {data["model"]["nodes"]["name"][n]: e for n, e in zip(overlay["nodes"], overlay["numbers"], strict=True)}
     assert report.agrees is False
-    assert data["verdict"]["state"] == "bad"
+    assert data["verdicts"][0]["state"] == "bad"
+    assert data["plots"][0]["bars"][-1]["good"] is False
     assert max(found, key=lambda name: found[name]) == "node_linear"
     assert found["node_Conv_6"] == 0.0
 
@@ -172,6 +176,57 @@ def test_times_lie_over_the_graph(onnx_file: Path, tmp_path: Path, torchport: Ca
     assert data["overlays"][0]["name"] == "Time"
     assert sum(data["overlays"][0]["numbers"]) > 0
     assert "Time by kernel" in [table["title"] for table in data["tables"]]
+
+
+def test_results_of_other_verbs_stand_on_the_page(exported: tp.Exported, onnx_file: Path, tmp_path: Path) -> None:
+    report = tp.report(onnx_file, tmp_path / "page.html", results=[exported, exported.proof])
+    data = data_of(tmp_path / "page.html")
+    assert report.agrees is True
+    assert [table["title"] for table in data["tables"]][:3] == ["Proof", "Attempts of the export", "Proof"]
+    assert len(data["tables"][0]["rows"]) == len(exported.proof.cases)
+    assert data["verdicts"][0]["text"] == exported.proof.verdict_line()
+    assert max(bar["number"] for bar in data["plots"][0]["bars"]) == exported.proof.summary()["max_rel"]
+    with pytest.raises(OptionError, match="shows no str"):
+        tp.report(onnx_file, tmp_path / "page.html", results=["text"])
+
+
+def test_verify_writes_a_page(
+    onnx_file: Path, tmp_path: Path, torchport: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    (tmp_path / "net.py").write_text(
+        "import torch\nfrom small_net import SmallNet\n\ntorch.manual_seed(0)\nnet = SmallNet().eval()\n"
+    )
+    shutil.copy(Path(__file__).parents[1] / "shared" / "small_net.py", tmp_path)
+    done = torchport("verify", onnx_file, "--against", "net.py:net", "--report", "verify.html", "-q", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "Proof" in [table["title"] for table in data_of(tmp_path / "verify.html")["tables"]]
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        (["bench", "MODEL", "--report", "missing/page.html"], "create the folder"),
+        (["verify", "MODEL", "--against", "net.py:net", "--report", "page.onnx"], "HTML page"),
+        (["compare", "net.py:net", "other.py:net", "--report", "page.html"], "must be an ONNX file"),
+    ],
+)
+def test_a_page_that_cannot_be_written_is_said_before_the_work(call: list[str], reason: str, onnx_file: Path) -> None:
+    done = CliRunner().invoke(cli, [str(onnx_file) if word == "MODEL" else word for word in call])
+    assert done.exit_code == 2
+    assert reason in done.output
+
+
+def test_sizes_and_inputs_that_nothing_uses_are_mistakes(onnx_file: Path, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="sizes are for a profile"):
+        tp.report(onnx_file, tmp_path / "page.html", at={"batch": 2})
+    with pytest.raises(OptionError, match="needs inputs"):
+        tp.report(onnx_file, tmp_path / "page.html", inputs=(np.zeros((1, 3, 8, 8), np.float32),))
+
+
+def test_results_show_themselves_in_notebooks(exported: tp.Exported) -> None:
+    text = exported.proof._repr_html_()
+    assert text.startswith("<pre>case")
+    assert "<" not in text.removeprefix("<pre>").removesuffix("</pre>")
 
 
 def test_a_mistake_ends_with_2_and_writes_nothing(onnx_file: Path, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from torchport.cli.options import library_option, named_values
+from torchport.cli.options import check_page, library_option, named_values, page_option, write_page
 from torchport.cli.output import common, print_json, progress
 
 
@@ -56,6 +56,7 @@ def numbers(context: click.Context, parameter: click.Parameter, text: str | None
 @click.option("--seconds", default=2.0, show_default=True, help="To measure each candidate for.")
 @click.option("--processes", default=5, show_default=True, help="For each candidate; twice as many if it is noisy.")
 @click.option("--plot", metavar="FILE", help="Write a picture: latency.svg.")
+@page_option
 @click.option("--seed", default=0, show_default=True, help="Seed for made-up inputs, weights and the order of turns.")
 @click.option("--trust", is_flag=True, help="Load a .pt or .pt2 that runs code when loaded.")
 @common
@@ -66,6 +67,7 @@ def command(
     clients: list[int] | None,
     inputs: tuple[str, ...],
     plot: str | None,
+    page: str | None,
     as_json: bool,
     quiet: bool,
     seed: int,
@@ -90,6 +92,7 @@ def command(
 
         if plot is not None:
             check_plot(plot)
+        check_page(page)
         feeds = run.read(inputs_of(onnx_files.load(files[0])), inputs, seed) if inputs else None
         names = None if engines is None else [name.strip() for name in engines.split(",")]
         asked: dict[str, Any] = {
@@ -102,6 +105,7 @@ def command(
         table = bench(files, against, **asked, **options)
     if plot is not None:
         table.plot(plot)
+    write_page(page, files[0], table)
     if as_json:
         print_json(table)
     else:

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from torchport.cli.ops import load_libraries
-from torchport.cli.options import gather, library_option, load
+from torchport.cli.options import check_page, gather, library_option, load, page_option, write_page
 from torchport.cli.output import common, print_json, progress
 from torchport.engines.registry import DEFAULT
 
@@ -31,6 +31,7 @@ from torchport.engines.registry import DEFAULT
 @click.option("--atol", type=float, help="Tolerance beside a tensor's largest number.  [default: by dtype]")
 @click.option("--save", metavar="FOLDER", help="For the worst sample, and the first node that differs.")
 @click.option("--memory", metavar="SIZE", default="1GiB", show_default=True, help="For tensors held at once.")
+@page_option
 @click.option("--all", "every", is_flag=True, help="Show every layer.")
 @click.option("--seed", default=0, show_default=True, help="Seed for made-up inputs and weights.")
 @click.option("--trust", is_flag=True, help="Load a .pt or .pt2 that runs code when loaded.")
@@ -45,6 +46,7 @@ def command(
     outputs: tuple[str, ...],
     memory: str,
     every: bool,
+    page: str | None,
     seed: int,
     trust: bool,
     libraries: tuple[str, ...],
@@ -64,6 +66,9 @@ def command(
     chosen = tuple(e for e in (engines or DEFAULT).split(",") if e)
     if inputs and data is not None:
         raise click.UsageError("give --input or --data, not both")
+    if page is not None:
+        _check_shown(a, b)
+        check_page(page)
     pairs = _pairs(outputs)
     budget = _bytes(memory)
     with progress(quiet or as_json) as say:
@@ -85,12 +90,18 @@ def command(
             **options,
         )
     results = found if isinstance(found, dict) else {"": found}
+    write_page(page, b or a, *results.values())
     if as_json:
         print_json({"comparisons": found} if isinstance(found, dict) else found)
     else:
         click.echo("\n\n".join(one.text(every=every) for one in results.values()))
     if not all(one.agrees and not one.other_inputs for one in results.values()):
         raise click.exceptions.Exit(1)
+
+
+def _check_shown(a: str, b: str | None) -> None:
+    if not (b or a).endswith(".onnx"):
+        raise click.BadParameter("the page shows the graph of B, which must be an ONNX file", param_hint="--report")
 
 
 class Given:

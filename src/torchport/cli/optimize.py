@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from torchport.cli.options import library_option
+from torchport.cli.options import check_page, library_option, page_option, write_page
 from torchport.cli.output import common, print_json, progress
 
 
@@ -43,6 +43,7 @@ def fixed_sizes(context: click.Context, parameter: click.Parameter, texts: tuple
 )
 @click.option("--no-measure", is_flag=True, help="Keep fusions without measuring whether they are faster.")
 @click.option("--seed", default=0, show_default=True, help="Seed for made-up inputs.")
+@page_option
 @library_option
 @common
 def command(
@@ -53,6 +54,7 @@ def command(
     inputs: tuple[str, ...],
     no_measure: bool,
     seed: int,
+    page: str | None,
     libraries: tuple[str, ...],
     as_json: bool,
     quiet: bool,
@@ -74,6 +76,7 @@ def command(
         from torchport.files import onnx_files
         from torchport.optimization.optimizing import optimize
 
+        check_page(page)
         feeds = run.read(inputs_of(onnx_files.load(file)), inputs, seed) if inputs else None
         done = optimize(
             file,
@@ -85,6 +88,7 @@ def command(
             libraries=load_libraries(libraries),
             progress=say,
         )
+    write_page(page, output, done)
     if as_json:
         print_json(done)
     else:

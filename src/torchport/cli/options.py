@@ -62,6 +62,30 @@ def _tolerance(context: click.Context, parameter: click.Parameter, texts: tuple[
     return found or None
 
 
+page_option = click.option(
+    "--report",
+    "page",
+    metavar="PAGE",
+    help="Also write an HTML page with the result and the model's graph: report.html.",
+)
+
+
+def write_page(page: str | None, model: Any, *results: object) -> None:
+    """Write the page of a model and what was found of it, if --report asks for one."""
+    if page is not None:
+        from torchport.reports.report import report
+
+        click.echo(str(report(model, page, results=results)).splitlines()[0], err=True)
+
+
+def check_page(page: str | None) -> None:
+    """Say before long work if the page that --report asks for cannot be written."""
+    if page is not None:
+        from torchport.reports.report import check_page as check
+
+        check(page)
+
+
 library_option = click.option(
     "--library",
     "libraries",

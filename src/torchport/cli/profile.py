@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from torchport.cli.engines import sizes
-from torchport.cli.options import engine_options, library_option
+from torchport.cli.options import check_page, engine_options, library_option, page_option, write_page
 from torchport.cli.output import common, print_json, progress
 from torchport.engines.registry import DEFAULT
 
@@ -22,6 +22,7 @@ from torchport.engines.registry import DEFAULT
 @click.option("--top", type=click.IntRange(min=1), default=15, show_default=True, help="Rows of each table.")
 @click.option("--tree", is_flag=True, help="Show modules as a tree.")
 @click.option("--trace", metavar="FILE", help="Write the calls of one run for chrome://tracing and ui.perfetto.dev.")
+@page_option
 @click.option("--seconds", default=2.0, show_default=True, help="To measure for.")
 @click.option("--seed", default=0, show_default=True, help="Seed for made-up inputs.")
 @common
@@ -36,6 +37,7 @@ def command(
     top: int,
     tree: bool,
     trace: str | None,
+    page: str | None,
     seconds: float,
     seed: int,
     as_json: bool,
@@ -56,6 +58,7 @@ def command(
 
         check_threads(threads)
         check_profiles(engine)
+        check_page(page)
         from torchport.benchmark.profiling import profile
         from torchport.cli.ops import load_libraries
         from torchport.cli.run import read
@@ -76,6 +79,7 @@ def command(
             trace=trace,
             progress=say,
         )
+    write_page(page, file, found)
     if as_json:
         print_json(found)
         return

@@ -7,7 +7,16 @@ from typing import Any
 import click
 
 from torchport.cli.ops import load_libraries
-from torchport.cli.options import gather, library_option, load, model_options, tolerance_options
+from torchport.cli.options import (
+    check_page,
+    gather,
+    library_option,
+    load,
+    model_options,
+    page_option,
+    tolerance_options,
+    write_page,
+)
 from torchport.cli.output import common, print_json, progress
 from torchport.engines.registry import DEFAULT
 
@@ -18,6 +27,7 @@ from torchport.engines.registry import DEFAULT
 @click.option("--engine", default=DEFAULT, show_default=True, help="What runs the ONNX model.")
 @library_option
 @tolerance_options
+@page_option
 @model_options
 @common
 def command(
@@ -27,6 +37,7 @@ def command(
     dynamic: tuple[str, ...],
     seed: int,
     trust: bool,
+    page: str | None,
     as_json: bool,
     quiet: bool,
     **options: Any,
@@ -45,11 +56,13 @@ def command(
         from torchport.files import onnx_files
 
         check_order(file, against)
+        check_page(page)
         onnx_files.load(file)  # a broken file is said before a slow import
         options["libraries"] = load_libraries(options["libraries"])
         source = load(against, seed=seed, trust=trust)
         args, kwargs = gather(source, inputs, seed, required=False)
         proof = verify(file, source.model, args, kwargs=kwargs, dynamic=list(dynamic) or None, progress=say, **options)
+    write_page(page, file, proof)
     if as_json:
         print_json(proof)
     else:

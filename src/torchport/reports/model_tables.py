@@ -54,7 +54,7 @@ def facts(d: Description) -> list[Fact]:
         ("nodes", f"{d.nodes:,}", _MEANINGS["nodes"]),
         ("parameters", f"{human(d.parameters)} ({d.parameters:,})", _MEANINGS["parameters"]),
         ("weights", human_bytes(d.weight_bytes), _MEANINGS["weights"]),
-        ("multiply-adds", amount(d.cost.multiply_adds), _MEANINGS["multiply-adds"]),
+        ("multiply-adds", _work(d), _MEANINGS["multiply-adds"]),
         ("peak memory", amount(d.cost.peak, of_bytes=True), _MEANINGS["peak memory"]),
         ("opset", ", ".join(f"{k} {v}" for k, v in d.opsets.items()), _MEANINGS["opset"]),
         ("IR version", str(d.ir_version), _MEANINGS["IR version"]),
@@ -67,6 +67,13 @@ def facts(d: Description) -> list[Fact]:
     found += [(key, _flat(value), "torchport wrote it when it exported the model.") for key, value in d.origin.items()]
     found += [(key, value, _MEANINGS["metadata"]) for key, value in d.metadata.items()]
     return [(label, value[:1000], meaning) for label, value, meaning in found if value]
+
+
+def _work(d: Description) -> str:
+    total = amount(d.cost.multiply_adds)
+    if not d.cost.unknown:
+        return total
+    return f"at least {total}" if d.cost.multiply_adds else "unknown, as shapes are"
 
 
 def _flat(value: Any) -> str:

@@ -50,6 +50,15 @@ def page(data: Mapping[str, Any], *, title: str) -> str:
     )
 
 
+def check_viewer() -> None:
+    """Check that the page's script is there.
+
+    Raises:
+        ViewerMissingError: torchport runs from its sources, and the viewer has not been built.
+    """
+    _bundled("viewer.js")
+
+
 def _bundled(name: str) -> str:
     path = _BUNDLE / name
     if not path.is_file():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,10 @@ from torchport.files.onnx_files import ModelLike
 from torchport.inspection.describe import describe, opened, reading
 from torchport.inspection.lint.linter import lint
 from torchport.irtools.names import name_of
-from torchport.reports.measured_tables import Measured, of_comparison, of_profile
 from torchport.reports.model_data import ModelData
 from torchport.reports.model_tables import facts, tables, verdict
-from torchport.reports.page import page
+from torchport.reports.page import check_viewer, page
+from torchport.reports.result_parts import Parts, parts_of
 from torchport.results import Record, to_json
 from torchport.terminal import human_bytes
 
@@ -39,7 +39,7 @@ class Report(Record):
         bytes: its size.
         nodes: the number of nodes it shows.
         faults: the number of findings it lists.
-        agrees: whether the model agrees with the one it was compared with; None if there was none.
+        agrees: whether the model agrees with what it was held against; None if it was held against nothing.
     """
 
     path: str
@@ -60,19 +60,21 @@ def report(
     model: ModelLike,
     output: str | os.PathLike[str],
     *,
+    results: Sequence[object] = (),
     against: Any = None,
     inputs: Any = None,
     profile: bool = False,
     at: Mapping[str, int] | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """Write one HTML page that shows a model: summary, findings, graph; errors and times where they are asked for.
+    """Write one HTML page that shows a model: summary, findings, graph, and what other verbs found of it.
 
     The page needs no network and opens from the disk.
 
     Args:
         model: an ONNX file, or a model in memory.
         output: the HTML file to write.
+        results: what `compare`, `profile`, `verify`, `bench`, `export` or `optimize` gave back for this model.
         against: a PyTorch or ONNX model to compare with, tensor by tensor; the graph shows the errors.
         inputs: for the comparison and the profile: a tuple in order, or a mapping by name. Made up if None.
         profile: measure the time of each kernel; the graph shows the times.
@@ -87,44 +89,58 @@ def report(
     Example:
         >>> tp.report("model.onnx", "report.html", profile=True)
         >>> tp.report("model.onnx", "report.html", against=model, inputs=(x,))
+        >>> tp.report("model.onnx", "report.html", results=[tp.bench(["model.onnx"])])
     """
-    target = _check_output(output)
+    target = check_page(output)
+    _check_asked(against, inputs, profile, at)
     say = progress or (lambda text: None)
     say("reading the model")
     loaded, path = opened(model)
     with reading(model):
         shown = ModelData(loaded)
-    numbers = {name_of(node): n for n, node in reversed(list(enumerate(shown.nodes)))}
-    parts: list[Measured] = []
+    found = list(results)
     if against is not None:
-        say("comparing")
-        from torchport.comparison.compare import compare
-        from torchport.comparison.result import Comparison
-
-        found = compare(against, model, inputs, layers=True, progress=progress)
-        assert isinstance(found, Comparison)  # two models give one comparison
-        parts.append(of_comparison(found, numbers))
+        found.append(_compared(against, model, inputs, progress))
     if profile:
-        say("measuring")
-        from torchport.benchmark.profiling import profile as measure
-
-        kept = path if path else loaded
-        parts.append(of_profile(measure(kept, inputs=inputs, at=at, progress=progress), numbers))
+        found.append(_profiled(path or loaded, inputs, at, progress))
     say("writing the page")
-    data = page_data(model, loaded, shown, parts)
-    return _written(target, data, against is not None)
+    numbers = {name_of(node): n for n, node in reversed(list(enumerate(shown.nodes)))}
+    parts = [parts_of(result, numbers) for result in found]
+    return _written(target, page_data(model, loaded, shown, parts), parts)
 
 
-def page_data(model: ModelLike, loaded: ir.Model, shown: ModelData, parts: list[Measured]) -> dict[str, Any]:
+def _check_asked(against: Any, inputs: Any, profile: bool, at: Mapping[str, int] | None) -> None:
+    if at and not profile:
+        raise OptionError("sizes are for a profile, and none was asked for", where="--at", next_step="add --profile")
+    if inputs is not None and against is None and not profile:
+        raise OptionError(
+            "nothing was asked for that needs inputs", where="--input", next_step="add --against MODEL or --profile"
+        )
+
+
+def _compared(against: Any, model: ModelLike, inputs: Any, progress: Progress | None) -> object:
+    from torchport.comparison.compare import compare
+
+    return compare(against, model, inputs, layers=True, progress=progress)
+
+
+def _profiled(model: str | ir.Model, inputs: Any, at: Mapping[str, int] | None, progress: Progress | None) -> object:
+    from torchport.benchmark.profiling import profile
+
+    return profile(model, inputs=inputs, at=at, progress=progress)
+
+
+def page_data(model: ModelLike, loaded: ir.Model, shown: ModelData, parts: Sequence[Parts]) -> dict[str, Any]:
     """Return all that a page holds."""
     description = dataclasses.replace(describe(loaded), path=_name(model))
-    verdicts = [part.verdict for part in parts if part.verdict is not None]
+    verdicts = [part.verdict for part in parts if part.verdict is not None] or [verdict(description)]
     return {
         "schema": SCHEMA,
         "torchport": __version__,
         "title": _name(model) or description.name or "model",
-        "verdict": (verdicts or [verdict(description)])[0],
+        "verdicts": verdicts,
         "facts": facts(description),
+        "plots": [plot for part in parts for plot in part.plots],
         "tables": [*(t for part in parts for t in part.tables), *tables(description)],
         "faults": to_json(lint(model)),
         "model": shown.json_form(),
@@ -137,21 +153,23 @@ def _name(model: ModelLike) -> str:
     return Path(model).name if isinstance(model, (str, os.PathLike)) else ""
 
 
-def _check_output(output: str | os.PathLike[str]) -> Path:
-    """Check that a page can be written, and is not written over a model by mistake."""
+def check_page(output: str | os.PathLike[str]) -> Path:
+    """Check before long work that a page can be written, and is not written over a model by mistake."""
     target = check_target(output)
+    check_viewer()
     if target.suffix.lower() not in (".html", ".htm"):
         raise OptionError("the report is an HTML page", where=str(target), next_step="give a path such as report.html")
     return target
 
 
-def _written(target: Path, data: dict[str, Any], compared: bool) -> Report:
+def _written(target: Path, data: dict[str, Any], parts: Sequence[Parts]) -> Report:
     text = page(data, title=data["title"])
     write_atomically(target, lambda part: part.write_text(text, encoding="utf-8"))
+    states = [part.verdict["state"] for part in parts if part.verdict is not None]
     return Report(
         path=str(target),
         bytes=target.stat().st_size,
         nodes=len(data["model"]["nodes"]["name"]),
         faults=len(data["faults"]),
-        agrees=data["verdict"]["state"] == "good" if compared else None,
+        agrees=all(state == "good" for state in states) if states else None,
     )

@@ -89,12 +89,21 @@ export interface TableData {
   rows: Cell[][];
 }
 
+/** Bars, one below the other. */
+export interface PlotData {
+  title: string;
+  unit: string;
+  logarithmic: boolean;
+  bars: { label: string; number: number; good: boolean }[];
+}
+
 export interface PageData {
   schema: number;
   torchport: string;
   title: string;
-  verdict: { state: "good" | "bad" | "none"; text: string };
+  verdicts: { state: "good" | "bad" | "none"; text: string }[];
   facts: [string, string, string][];
+  plots: PlotData[];
   tables: TableData[];
   faults: Fault[];
   model: ModelData;

@@ -126,7 +126,20 @@ class Page implements Actions {
       ),
     );
     const graph = h("main", { class: "graph" }, canvas, map, this.legend, this.said);
-    const tabs = h("div", { class: "tabs", role: "tablist" }, this.tabs.summary, this.tabs.node, this.tabs.outline);
+    const widen = h(
+      "button",
+      { type: "button", class: "widen", title: "Wider or narrower", "aria-label": "Wider or narrower" },
+      "⇔",
+    );
+    widen.addEventListener("click", () => document.body.classList.toggle("wide"));
+    const tabs = h(
+      "div",
+      { class: "tabs", role: "tablist" },
+      this.tabs.summary,
+      this.tabs.node,
+      this.tabs.outline,
+      widen,
+    );
     document.body.replaceChildren(bar, graph, h("aside", { class: "side" }, tabs, this.side));
     document.title = visible(this.page.title);
   }

@@ -4,6 +4,7 @@ import { typeOf } from "./blocks.ts";
 import type { Fault, ModelData, PageData, WeightData } from "./data.ts";
 import { bars, type Child, h, property } from "./dom.ts";
 import type { Overlay } from "./overlay.ts";
+import { plot } from "./plot.ts";
 import { sortable } from "./table.ts";
 import { clip, human, humanBytes, visible } from "./text.ts";
 import type { Item, Tree } from "./tree.ts";
@@ -59,9 +60,10 @@ export class Panel {
     return h(
       "div",
       { class: "summary" },
-      h("p", { class: `verdict ${page.verdict.state}` }, visible(page.verdict.text)),
+      ...page.verdicts.map((one) => h("p", { class: `verdict ${one.state}` }, visible(one.text))),
       h("div", {}, ...page.facts.map(([label, value, explanation]) => property(label, visible(value), explanation))),
       this.faults(),
+      ...page.plots.map((one) => plot(one)),
       ...page.tables.map((table) => sortable(table, (node) => this.actions.go(node))),
     );
   }

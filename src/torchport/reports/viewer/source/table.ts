@@ -37,7 +37,10 @@ export function sortable(table: TableData, go: (node: number) => void): HTMLElem
     "section",
     { class: "table" },
     h("h3", {}, table.title, h("button", { type: "button", class: "quiet", onclick: () => download(table) }, "CSV")),
-    table.note ? h("p", { class: "note" }, visible(table.note)) : null,
+    ...table.note
+      .split("\n")
+      .filter(Boolean)
+      .map((note) => h("p", { class: "note" }, visible(note))),
     h("div", { class: "scroll", tabindex: 0 }, h("table", {}, h("thead", {}, h("tr", {}, ...heads)), body)),
     more ? h("p", { class: "note" }, more) : null,
   );

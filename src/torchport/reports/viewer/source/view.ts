@@ -377,7 +377,13 @@ export class View {
       said.add(key);
       const shape = /\[(.+)\]$/.exec(typeOf(ends[e * 3]!, this.tree.data))?.[1];
       if (!shape) continue;
-      const text = clip(shape.replaceAll(",", "×"), 26);
+      const text = clip(
+        shape
+          .split(",")
+          .map((dim) => clip(dim, 9))
+          .join("×"),
+        30,
+      );
       pen.fillStyle = this.colors.faint;
       pen.fillText(text, points[i]! + 5, points[i + 1]! + 10);
     }
