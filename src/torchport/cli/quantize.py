@@ -26,7 +26,12 @@ def limits(context: click.Context, parameter: click.Parameter, texts: tuple[str,
 @click.argument("file", metavar="FILE")
 @click.option("--data", metavar="PATH", help="Calibration data: a folder of .npz, recorded calls.  [default: made up]")
 @click.option("--output", "-o", required=True, metavar="FILE", help="The ONNX file to write.")
-@click.option("--scheme", default="static-int8", show_default=True, help="static-int8 or dynamic-int8.")
+@click.option(
+    "--scheme",
+    default="static-int8",
+    show_default=True,
+    help="static-int8, dynamic-int8, int8-weights, int4-weights or float16.",
+)
 @click.option("--engine", default=DEFAULT, show_default=True, help="What it is quantized for, and measured in.")
 @click.option(
     "--max-drop",
@@ -39,6 +44,8 @@ def limits(context: click.Context, parameter: click.Parameter, texts: tuple[str,
 @click.option("--calibration", metavar="KIND", help="min-max, percentile, entropy or mse.  [default: the first two]")
 @click.option("--per-channel/--per-tensor", default=True, show_default=True, help="How many scales a weight has.")
 @click.option("--symmetric/--asymmetric", default=None, help="The zero of activations is at 0.  [default: quantizer's]")
+@click.option("--block", type=int, metavar="N", help="Weights that share a scale, for int8-weights and int4-weights.")
+@click.option("--method", metavar="KIND", help="How weights are rounded to int4: rtn, hqq or gptq.  [default: rtn]")
 @click.option("--at", multiple=True, metavar="DIM=SIZE", callback=sizes, help="Size of a dimension, for made-up data.")
 @engine_options
 @library_option

@@ -29,24 +29,27 @@ _QUANTIZED = {
     *("DynamicQuantizeMatMul", "DynamicQuantizeLSTM", "MatMulNBits", "MatMulBnb4", "QGemm", "QAttention", "QMoE"),
     *("MatMulIntegerToFloat", "GatherBlockQuantized"),
 }
-_OLDEST = 13  # the first opset with a scale for each channel
 _COPIES = 4  # of the weights that a quantizer has in memory at once
 
 
-def prepared(model: ir.Model) -> ir.Model:
+def prepared(model: ir.Model, opset: int = 13) -> ir.Model:
     """Return a copy that quantizers take: names for all nodes, no functions, no stated shapes inside.
+
+    Args:
+        model: the float model.
+        opset: the oldest that can hold the quantized one.
 
     Raises:
         QuantizationError: it is quantized already, or has nothing that could be.
         OptionError: its weights do not fit into memory as often as a quantizer needs them.
-        OpsetError: it cannot be carried to opset 13.
+        OpsetError: it cannot be carried to that opset.
     """
     _check_float(model)
     _check_memory(model)
     whole = inlined(model)
     whole = whole if whole is not model else model.clone()
-    if (opset_of(whole) or _OLDEST) < _OLDEST:
-        whole = convert(whole, _OLDEST)
+    if (opset_of(whole) or opset) < opset:
+        whole = convert(whole, opset)
     names = FreshNames(whole)
     seen: set[str] = set()
     for node in all_nodes(whole):

@@ -7,14 +7,14 @@ samples go through files.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from torchport.benchmark import child
 from torchport.benchmark.command_process import CommandError, CommandProcess
 from torchport.errors import QuantizationError
-from torchport.optimization.scheme import NNCF, Scheme
+from torchport.optimization.scheme import DYNAMIC, FLOAT16, NNCF, Scheme
 
 
 class QuantizerProcess(CommandProcess):
@@ -40,9 +40,13 @@ class QuantizerProcess(CommandProcess):
             {"source": source, "target": target, "data": folder, "names": list(names), "libraries": list(libraries)},
         )
 
-    def dynamic(self, source: Path, target: Path, scheme: Scheme, exclude: Sequence[str]) -> None:
-        """Quantize without data, all nodes but these."""
-        self._quantize(scheme, "dynamic", {"source": source, "target": target, "exclude": list(exclude)})
+    def without_ranges(
+        self, source: Path, target: Path, scheme: Scheme, samples: tuple[Path, Sequence[str]], exclude: Collection[str]
+    ) -> None:
+        """Quantize where no ranges are stored: all nodes but these."""
+        folder, names = samples
+        arguments = {"source": source, "target": target, "data": folder, "names": list(names)}
+        self._quantize(scheme, "without_ranges", {**arguments, "exclude": sorted(exclude)})
 
     def _quantize(self, scheme: Scheme, command: str, arguments: Mapping[str, Any]) -> None:
         plain = {name: str(value) if isinstance(value, Path) else value for name, value in arguments.items()}
@@ -88,17 +92,32 @@ class Quantizing:
             static_int8.by_onnxruntime(Path(source), Path(target), samples, asked, libraries, self._folder)
         return {}
 
-    def dynamic(
-        self, source: str, target: str, scheme: dict[str, Any], exclude: list[str], memory: int | None
+    def without_ranges(
+        self,
+        source: str,
+        target: str,
+        scheme: dict[str, Any],
+        data: str,
+        names: list[str],
+        exclude: list[str],
+        memory: int | None,
     ) -> dict[str, Any]:
-        """Quantize without data."""
-        from torchport.optimization import dynamic_int8
+        """Quantize where no ranges are stored."""
+        from torchport.optimization import dynamic_int8, half_precision, weight_only
+        from torchport.optimization.static_int8 import Samples
 
         child.limit_process(memory)
-        dynamic_int8.by_onnxruntime(Path(source), Path(target), Scheme(**scheme), exclude)
+        asked = Scheme(**scheme)
+        if asked.name == DYNAMIC:
+            dynamic_int8.by_onnxruntime(Path(source), Path(target), asked, exclude)
+        elif asked.name == FLOAT16:
+            half_precision.quantize(Path(source), Path(target), exclude)
+        else:
+            samples = Samples(lambda name: child.read_arrays(Path(data), name), names)
+            weight_only.quantize(Path(source), Path(target), asked, exclude, samples)
         return {}
 
 
 if __name__ == "__main__":
     os.environ["NNCF_CI"] = "1"  # nncf reports its use over the network otherwise
-    child.main(Quantizing, ("static", "dynamic"))
+    child.main(Quantizing, ("static", "without_ranges"))

@@ -7,7 +7,7 @@ import dataclasses
 import os
 import tempfile
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,16 @@ from torchport.optimization.float_layers import Found, QdqModel, QuantizedModel,
 from torchport.optimization.preparation import prepared, restore
 from torchport.optimization.quantization_report import Layer, Quantized, Speed, decibels
 from torchport.optimization.quantizer_process import QuantizerProcess
-from torchport.optimization.scheme import ONNXRUNTIME, STATIC, Scheme, expected_gain, schemes_for
+from torchport.optimization.scheme import (
+    DYNAMIC,
+    FLOAT16,
+    ONNXRUNTIME,
+    STATIC,
+    Scheme,
+    Wishes,
+    expected_gain,
+    schemes_for,
+)
 from torchport.results import Finding, to_json
 
 _RANKING = 0.4  # of the limit of time: for the ranking of layers
@@ -56,6 +65,8 @@ def quantize(
     calibration: str | None = None,
     per_channel: bool = True,
     symmetric: bool | None = None,
+    block: int | None = None,
+    method: str | None = None,
     at: Mapping[str, int] | None = None,
     threads: int | None = None,
     options: Mapping[str, Any] | None = None,
@@ -75,7 +86,7 @@ def quantize(
         model: a float ONNX file or a model in memory.
         data: calibration data: a folder of ``.npz``, recorded calls, or an iterable of dicts of arrays. Every fourth
             sample is held out. Made up from the model's shapes if None, with a warning.
-        scheme: ``"static-int8"`` or ``"dynamic-int8"``.
+        scheme: ``"static-int8"``, ``"dynamic-int8"``, ``"int8-weights"``, ``"int4-weights"`` or ``"float16"``.
         engine: what the model is quantized for, measured in and held against the float model in.
         output: the file to save; nothing is saved if None.
         max_drop: a part of 1, ``"1%"``, or limits by kind: ``{"cosine": 0.001, "sqnr": 30, "top1": "2%"}``. With a
@@ -84,7 +95,9 @@ def quantize(
             may then hold other arrays than inputs, labels say.
         calibration: how ranges are found: min-max, percentile, entropy or mse. If None the first two are tried.
         per_channel: each output channel of a weight has a scale of its own.
-        symmetric: the zero of activations is at 0; None for the quantizer's own choice.
+        symmetric: the zero of activations is at 0, or of weights in blocks; None for the quantizer's own choice.
+        block: the number of weights that share a scale, where only weights are quantized.
+        method: how weights are rounded to int4: rtn, hqq or gptq.
         at: sizes of dynamic dimensions for made-up data, ``{"batch": 8}``.
         threads: for the engine to compute with.
         options: what only this engine takes; docs/engines.md lists them.
@@ -104,7 +117,7 @@ def quantize(
     """
     start = time.monotonic()
     limits = Limits.read(max_drop, has_metric=metric is not None)
-    schemes = schemes_for(scheme, engine, calibration=calibration, per_channel=per_channel, symmetric=symmetric)
+    schemes = schemes_for(scheme, engine, Wishes(calibration, per_channel, symmetric, block, method))
     open_options(engine, threads=threads, settings=options)
     if output is not None:
         check_target(output)
@@ -117,7 +130,7 @@ def quantize(
             loaded,
             Path(stack.enter_context(model_file(model, loaded))),
             Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="torchport-"))),
-            engine,
+            (engine, max(one.opset for one in schemes)),
             common,
             {"threads": threads, "options": options, "libraries": common.libraries},
             progress or (lambda text: None),
@@ -126,7 +139,7 @@ def quantize(
         samples = work.data(data, at or {}, seed, extras=metric is not None)
         held_out = HeldOut(samples, work.opened(work.path), limits, metric)
         used, found = work.search(schemes, quantizer, samples, held_out, limits, limit)
-        speed = work.speed(found, samples, seconds)
+        speed = work.speed(found, samples, seconds, used)
         result = work.report(used, found, samples, limits, speed)
         shown = os.fspath(model) if isinstance(model, (str, os.PathLike)) else "the model"
         if output is not None:
@@ -139,25 +152,36 @@ def quantize(
         )
 
 
-class DynamicModel(QuantizedModel):
-    """A model in dynamic int8: the quantizer leaves out the layers that are to stay in float."""
+class RequantizedModel(QuantizedModel):
+    """A model whose quantizer leaves out the layers that are to stay in float."""
 
-    def __init__(
-        self, quantizer: QuantizerProcess, source: Path, model: ir.Model, scheme: Scheme, folder: Path
-    ) -> None:
-        self._quantizer, self._source, self._scheme, self._folder = quantizer, source, scheme, folder
-        self.layers = tuple(str(n.name) for n in model.graph if n.op_type in OPERATORS and _has_weight(n))
+    def __init__(self, layers: Sequence[str], folder: Path, make: Callable[[Path, Collection[str]], None]) -> None:
+        self.layers = tuple(layers)
+        self._folder, self._make = folder, make
         self._count = 0
+        self._whole: Path | None = None
 
     def without(self, names: Collection[str]) -> Path:
-        target = self._folder / f"dynamic{self._count}.onnx"
+        if not names and self._whole is not None:
+            return self._whole
+        target = self._folder / f"without{self._count}.onnx"
         self._count += 1
-        self._quantizer.dynamic(self._source, target, self._scheme, sorted(names))
+        self._make(target, names)
+        self._whole = self._whole if names else target
         return target
 
 
-def _has_weight(node: ir.Node) -> bool:
-    return any(v is not None and v.is_initializer() for v in node.inputs[1:2])
+def quantizable(model: ir.Model, scheme: Scheme) -> list[str]:
+    """Return the layers that a scheme without stored ranges quantizes."""
+    if scheme.name == FLOAT16:
+        return [str(n.name) for n in model.graph if any(_is_weight(v) for v in n.inputs)]
+    operators = OPERATORS if scheme.name == DYNAMIC else ("MatMul", "Gemm")
+    return [str(n.name) for n in model.graph if n.op_type in operators and any(_is_weight(v) for v in n.inputs[1:2])]
+
+
+def _is_weight(value: ir.Value | None) -> bool:
+    tensor = value.const_value if value is not None and value.is_initializer() else None
+    return tensor is not None and tensor.dtype == ir.DataType.FLOAT and len(tensor.shape) > 0
 
 
 class _Work:
@@ -168,14 +192,15 @@ class _Work:
         model: ir.Model,
         path: Path,
         folder: Path,
-        engine: str,
+        target: tuple[str, int],
         common: Common,
         opening: Mapping[str, Any],
         say: Progress,
     ) -> None:
         self.path, self._common = path, common
-        self._model, self._folder, self._engine, self._opening, self._say = model, folder, engine, opening, say
-        self._prepared = prepared(model)
+        self._engine, opset = target
+        self._model, self._folder, self._opening, self._say = model, folder, opening, say
+        self._prepared = prepared(model, opset)
         self._source = onnx_files.save(self._prepared, folder / "float.onnx", check=False)
         self._findings: list[Finding] = []
 
@@ -248,14 +273,18 @@ class _Work:
         self._say(f"quantizing: {scheme}")
         folder = self._folder / f"{scheme.name}-{scheme.calibration}"
         folder.mkdir()
+        given = (samples.folder, samples.calibration)
         model: QuantizedModel
         if scheme.name == STATIC:
             target = folder / "quantized.onnx"
-            given = (samples.folder, samples.calibration)
             quantizer.static(self._source, target, scheme, given, self._opening["libraries"])
             model = QdqModel(target, self._prepared, folder)
         else:
-            model = DynamicModel(quantizer, self._source, self._prepared, scheme, folder)
+            model = RequantizedModel(
+                quantizable(self._prepared, scheme),
+                folder,
+                lambda target, left: quantizer.without_ranges(self._source, target, scheme, given, left),
+            )
         if not model.layers:
             raise QuantizationError(
                 f"the model has no layer that {scheme.name} can quantize",
@@ -266,11 +295,11 @@ class _Work:
 
     # What it gained
 
-    def speed(self, found: Found, samples: CalibrationData, seconds: float) -> Speed | None:
+    def speed(self, found: Found, samples: CalibrationData, seconds: float, scheme: Scheme) -> Speed | None:
         """Measure both models beside each other.
 
         Raises:
-            QuantizationError: the quantized one is slower.
+            QuantizationError: the quantized one is slower, and speed is what it is for.
         """
         if not seconds:
             return None
@@ -298,7 +327,7 @@ class _Work:
         verdict = table.verdicts[0]  # the float model's time as a multiple of the quantized one's
         medians = [float(row.median_seconds or 0) for row in rows]
         speed = Speed(verdict.ratio, verdict.low, verdict.high, verdict.differs, *medians)
-        if speed.slower:
+        if speed.slower and scheme.is_for_speed:
             raise QuantizationError(
                 f"the quantized model is slower in {self._engine}: {speed}",
                 next_step="try another --engine or --scheme, or leave it in float; --seconds 0 saves it unmeasured",
