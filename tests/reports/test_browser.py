@@ -15,7 +15,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 import pytest
-from large_graphs import transformer
+from large_graphs import another, transformer
 from report_models import hostile, nested
 
 import torchport as tp
@@ -35,6 +35,7 @@ def outcomes(onnx_file: Path, exported: tp.Exported, tmp_path_factory: pytest.Te
     tp.report(onnx_file, folder / "small.html")
     tp.report(_with_other_bias(exported.model), folder / "errors.html", against=onnx_file)
     tp.report(transformer(5000), folder / "large.html")
+    tp.report(another(100), folder / "diff.html", results=[tp.graph.diff(transformer(100), another(100))])
     tp.report(nested(), folder / "nested.html")
     tp.report(hostile(), folder / "hostile.html")
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # where Node is PyPI's

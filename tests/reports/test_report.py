@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 from click.testing import CliRunner
-from large_graphs import transformer
+from large_graphs import another, transformer
 from report_models import IMAGE, SCRIPT, hostile, nested
 
 import torchport as tp
@@ -188,6 +188,24 @@ def test_results_of_other_verbs_stand_on_the_page(exported: tp.Exported, onnx_fi
     assert max(bar["number"] for bar in data["plots"][0]["bars"]) == exported.proof.summary()["max_rel"]
     with pytest.raises(OptionError, match="shows no str"):
         tp.report(onnx_file, tmp_path / "page.html", results=["text"])
+
+
+def test_a_difference_lies_over_the_second_model(tmp_path: Path) -> None:
+    changed = another(100)
+    report = tp.report(changed, tmp_path / "page.html", results=[tp.graph.diff(transformer(100), changed)])
+    data = data_of(tmp_path / "page.html")
+    overlay = data["overlays"][0]
+    kinds = {
+        data["model"]["nodes"]["name"][place]: overlay["kinds"][int(number) - 1]
+        for place, number in zip(overlay["nodes"], overlay["numbers"], strict=True)
+    }
+    assert report.agrees is False
+    assert kinds["renamed"] == "renamed"
+    assert kinds["blocks.0.softmax_9"] == "changed"
+    assert kinds["added"] == "added"
+    tp.report(transformer(100), tmp_path / "page.html", results=[tp.graph.diff(changed, transformer(100))])
+    gone = [table for table in data_of(tmp_path / "page.html")["tables"] if table["title"] == "Nodes that are gone"]
+    assert [row[:2] for row in gone[0]["rows"]] == [["added", "Tanh"]]
 
 
 def test_verify_writes_a_page(

@@ -28,6 +28,22 @@ def transformer(nodes: int, *, modules: bool = True) -> ir.Model:
     return ir.Model(graph, ir_version=10)
 
 
+def another(nodes: int) -> ir.Model:
+    """Return `transformer` with a node renamed, one changed, and one added behind the first Sigmoid."""
+    model = transformer(nodes)
+    by_operator = {node.op_type: node for node in reversed(list(model.graph))}
+    by_operator["LayerNormalization"].name = "renamed"
+    by_operator["Softmax"].attributes["axis"] = ir.AttrInt64("axis", 1)
+    before = by_operator["Sigmoid"].outputs[0]
+    readers = list(before.uses())
+    added = ir.node("Tanh", [before], name="added")
+    added.outputs[0].name, added.outputs[0].shape, added.outputs[0].type = "new", before.shape, before.type
+    model.graph.insert_after(by_operator["Sigmoid"], added)
+    for reader, place in readers:
+        reader.replace_input_with(place, added.outputs[0])
+    return model
+
+
 _BLOCK = 20
 
 

@@ -11,6 +11,7 @@ from torchport.benchmark.bench_table import BenchRow, BenchTable, point_text
 from torchport.benchmark.profile_report import Profile, time_text
 from torchport.comparison.result import Comparison, Layer, short
 from torchport.errors import OptionError
+from torchport.inspection.diff.result import Difference, NodeChange, Nodes
 from torchport.optimization.result import Optimized
 from torchport.reports.model_tables import Cell, node, number, table
 from torchport.results import Case, Exported, Proof
@@ -35,7 +36,7 @@ def parts_of(result: object, numbers: Numbers) -> Parts:
     """Return what a result adds to the page of its model.
 
     Args:
-        result: a comparison, profile, proof, benchmark, export or optimization.
+        result: a comparison, profile, proof, benchmark, export, optimization or difference.
         numbers: the number of each node of the page, by its name.
 
     Raises:
@@ -47,7 +48,7 @@ def parts_of(result: object, numbers: Numbers) -> Parts:
     raise OptionError(
         f"a page shows no {type(result).__name__}",
         where="results",
-        next_step="give what compare, profile, verify, bench, export or optimize gave back",
+        next_step="give what compare, profile, verify, bench, diff, export or optimize gave back",
     )
 
 
@@ -180,6 +181,55 @@ def _bench_row(row: BenchRow, numbers: Numbers) -> list[Cell]:
     return [row.candidate, point_text(row.at, row.clients), row.status, *times, spread, rate, memory, error, place]
 
 
+def _of_difference(difference: Difference, numbers: Numbers) -> Parts:
+    """Return the nodes of the second model that are not in the first, or are others there."""
+    nodes = difference.nodes
+    found = {one.after: (1, f"{one.before} before") for one in nodes.renamed}
+    found |= {one.name_after: (2, _changes(one)) for one in nodes.changed}
+    found |= {one.name: (3, "") for one in nodes.added}
+    places = {numbers[name]: (float(kind), note) for name, (kind, note) in found.items() if name in numbers}
+    overlay = _overlay("Changes", "", "max", f"of {difference.b} beside {difference.a}", places)
+    removed: list[list[Cell]] = [
+        [one.name, one.operator, ", ".join(one.reads), ", ".join(one.read_by)] for one in nodes.removed
+    ]
+    changed: list[list[Cell]] = [[node(n, numbers), _STATES[kind - 1], note] for n, (kind, note) in found.items()]
+    weights: list[list[Cell]] = [[w.name_after, w.type, w.type_after] for w in difference.weights.changed]
+    weights += [[w.name, "", w.type] for w in difference.weights.added]
+    weights += [[w.name, w.type, ""] for w in difference.weights.removed]
+    others: list[list[Cell]] = [[f"{c.kind} {c.name}: {c.what}", c.before, c.after] for c in difference.interface]
+    others += [[c.what, c.before, c.after] for c in difference.header]
+    same = "the models are the same" if difference.same else _counted(nodes)
+    return Parts(
+        overlays=({**overlay, "kinds": list(_STATES)},) if places else (),
+        tables=tuple(
+            table(title, heads, rows)
+            for title, heads, rows in (
+                ("Nodes that differ", ("node", "is", "how"), changed),
+                ("Nodes that are gone", ("node", "operator", "read", "read by"), removed),
+                ("Weights that differ", ("weight", "before", "after"), weights),
+                ("Interface and header", ("what", "before", "after"), others),
+            )
+            if rows
+        ),
+        verdict={"state": "good" if difference.same else "none", "text": f"beside {difference.a}: {same}"},
+    )
+
+
+_STATES = ("renamed", "changed", "added")
+
+
+def _counted(nodes: Nodes) -> str:
+    counts = {"added": nodes.added, "gone": nodes.removed, "changed": nodes.changed, "renamed": nodes.renamed}
+    found = ", ".join(f"{len(some)} {name}" for name, some in counts.items() if some)
+    return f"of {nodes.after} nodes {found}" if found else "no node differs"
+
+
+def _changes(change: NodeChange) -> str:
+    parts = [f"{change.operator} before"] if change.operator != change.operator_after else []
+    parts += [f"{a.name}: {a.before or 'not given'} → {a.after or 'not given'}" for a in change.attributes]
+    return ", ".join(parts + [f"{r.slot}: {r.before} → {r.after}" for r in change.inputs])
+
+
 def _of_optimization(optimized: Optimized, numbers: Numbers) -> Parts:
     rows: list[list[Cell]] = [
         [run.name, run.verdict, number(run.nodes_after - run.nodes_before), number(run.changes), run.reason]
@@ -198,6 +248,7 @@ _KINDS: tuple[tuple[type, Callable[[Any, Numbers], Parts]], ...] = (
     (Exported, _of_export),
     (BenchTable, _of_benchmark),
     (Optimized, _of_optimization),
+    (Difference, _of_difference),
 )
 
 

@@ -77,6 +77,8 @@ export interface OverlayData {
   nodes: number[];
   numbers: number[];
   notes: string[];
+  /** Names of the kinds that the numbers 1, 2, ... stand for, where they measure nothing. */
+  kinds?: string[];
 }
 
 /** Rows of a result: the first row names the columns; a number with its text sorts by the number. */

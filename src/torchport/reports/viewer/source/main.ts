@@ -76,6 +76,7 @@ class Page implements Actions {
     autocomplete: "off",
     spellcheck: "false",
   });
+  private readonly menu = h("select", { "aria-label": "Color by" }, h("option", { value: "" }, "Color: operator"));
   private readonly legend = h("div", { class: "legend", hidden: true });
   private round = 0;
 
@@ -145,7 +146,7 @@ class Page implements Actions {
   }
 
   private overlayMenu(): HTMLElement {
-    const menu = h("select", { "aria-label": "Color by" }, h("option", { value: "" }, "Color: operator"));
+    const { menu } = this;
     this.overlays.forEach((overlay, n) => {
       if (overlay.largest > 0) menu.append(h("option", { value: n }, `Color: ${overlay.data.name}`));
     });
@@ -159,36 +160,40 @@ class Page implements Actions {
     this.view.overlay = overlay;
     this.view.recolor();
     this.legend.hidden = !overlay;
-    if (overlay) {
-      const slider = h("input", {
-        type: "range",
-        min: 0,
-        max: 1,
-        step: 0.01,
-        value: overlay.threshold,
-        "aria-label": "Threshold",
-      });
-      slider.addEventListener("input", () => {
-        overlay.threshold = Number(slider.value);
-        this.view.recolor();
-      });
-      const worst = overlay.worst(10).map((node) => {
-        const name = this.page.model.nodes.name[node] ?? "";
-        const value = h("small", {}, overlay.text(overlay.numbers.get(node) ?? 0));
-        return h("li", {}, this.panel.nodeLink(node, clip(visible(name), 30)), value);
-      });
-      this.legend.replaceChildren(
-        h(
-          "div",
-          {},
-          h("strong", {}, overlay.data.name),
-          h("div", { class: "ramp" }, h("span", {}, "0"), h("i"), h("span", {}, overlay.text(overlay.most))),
-          overlay.data.note ? h("p", { class: "note" }, visible(overlay.data.note)) : null,
-          h("label", {}, "only above ", slider),
-          h("ol", {}, ...worst),
-        ),
-      );
-    }
+    if (!overlay) return;
+    const { kinds } = overlay.data;
+    const list = overlay.worst(kinds ? 200 : 10).map((node) => {
+      const name = this.page.model.nodes.name[node] ?? "";
+      const value = h("small", {}, overlay.text(overlay.numbers.get(node) ?? 0));
+      return h("li", {}, this.panel.nodeLink(node, clip(visible(name), 30)), value);
+    });
+    this.legend.replaceChildren(
+      h("strong", {}, overlay.data.name),
+      ...(kinds ? this.kinds(overlay) : this.scale(overlay)),
+      overlay.data.note ? h("p", { class: "note" }, visible(overlay.data.note)) : "",
+      h("ol", {}, ...list),
+    );
+  }
+
+  private scale(overlay: Overlay): HTMLElement[] {
+    const slider = h("input", {
+      type: "range",
+      min: 0,
+      max: 1,
+      step: 0.01,
+      value: overlay.threshold,
+      "aria-label": "Threshold",
+    });
+    slider.addEventListener("input", () => {
+      overlay.threshold = Number(slider.value);
+      this.view.recolor();
+    });
+    const ends = [h("span", {}, "0"), h("i"), h("span", {}, overlay.text(overlay.most))];
+    return [h("div", { class: "ramp" }, ...ends), h("label", {}, "only above ", slider)];
+  }
+
+  private kinds(overlay: Overlay): HTMLElement[] {
+    return overlay.counts().map(([kind, count]) => h("div", { class: `kind-of ${kind}` }, `${count} ${kind}`));
   }
 
   // what is open
@@ -197,6 +202,11 @@ class Page implements Actions {
     this.openSome();
     await this.arrange(null);
     this.showTab("summary");
+    const changes = this.overlays.findIndex((overlay) => overlay.data.kinds && overlay.largest > 0);
+    if (changes >= 0) {
+      this.menu.value = String(changes);
+      this.setOverlay(this.overlays[changes]!);
+    }
     await this.followLink();
   }
 

@@ -57,8 +57,21 @@ export class Overlay {
     return span ? 0.05 + 0.95 * Math.max(0, Math.log(value / this.smallest) / span) : 1;
   }
 
+  /** The kind that a number stands for; none where numbers are measures. */
+  kind(value: number): string | undefined {
+    return this.data.kinds?.[value - 1];
+  }
+
   text(value: number): string {
+    const kind = this.kind(value);
+    if (kind) return kind;
     return measured(value, this.data.unit);
+  }
+
+  /** How many nodes there are of each kind. */
+  counts(): [string, number][] {
+    const numbers = [...this.numbers.values()];
+    return (this.data.kinds ?? []).map((kind, n) => [kind, numbers.filter((one) => one === n + 1).length]);
   }
 
   worst(count: number): number[] {

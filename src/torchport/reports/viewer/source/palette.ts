@@ -195,6 +195,18 @@ const HEAT_DARK: [number, number, number][] = [
   [255, 180, 170],
 ];
 
+// Kinds of a difference, apart for eyes that do not tell red from green: after Okabe and Ito.
+const STATES: Record<string, [string, string]> = {
+  renamed: ["#cfe0f5", "#27496d"],
+  changed: ["#f6c453", "#8a6200"],
+  added: ["#7fcfa0", "#1d6b45"],
+};
+
+export function stateColor(kind: string, dark: boolean): { fill: string; ink: string } {
+  const [light, night] = STATES[kind] ?? ["#d5d9dd", "#50585f"];
+  return { fill: dark ? night : light, ink: dark ? "#ffffff" : "#1c1f23" };
+}
+
 /** The color of a part between 0 and 1, and that of text on it. */
 export function heat(part: number, dark: boolean): { fill: string; ink: string } {
   const stops = dark ? HEAT_DARK : HEAT_LIGHT;

@@ -3,7 +3,7 @@
 import type { Plan } from "./arrange.ts";
 import { linesOf, titleOf, typeOf } from "./blocks.ts";
 import type { Overlay } from "./overlay.ts";
-import { heat, kindOf, type Theme, theme } from "./palette.ts";
+import { heat, kindOf, stateColor, type Theme, theme } from "./palette.ts";
 import { clip } from "./text.ts";
 import type { Item, Tree } from "./tree.ts";
 
@@ -298,9 +298,11 @@ export class View {
     if (this.overlay) {
       const value = this.overlay.of(item);
       const part = value === undefined ? 0 : this.overlay.part(value);
+      if (!value && this.overlay.data.kinds) return { fill: kinds["module"]!, ink, second: this.colors.faint };
       if (value === undefined || part < this.overlay.threshold)
         return { fill: kinds["module"]!, ink, second: this.colors.faint };
-      const color = heat(part, dark);
+      const kind = this.overlay.kind(value);
+      const color = kind ? stateColor(kind, dark) : heat(part, dark);
       return { ...color, second: color.ink };
     }
     const kind = item.kind === "node" ? kindOf(item.label) : item.kind;

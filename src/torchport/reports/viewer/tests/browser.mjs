@@ -152,6 +152,17 @@ const checks = {
     await page.screenshot({ path: join(folder, "errors.png") });
     await page.close();
   },
+  async "a difference is colored by kind, and its nodes are listed"() {
+    const page = await open("diff");
+    const legend = page.locator(".legend");
+    assert.match(await legend.innerText(), /1 changed|2 changed/);
+    await legend.getByRole("button", { name: "blocks.0.softmax_9" }).click();
+    await settled(page);
+    assert.equal(await selected(page), "blocks.0.softmax_9");
+    assert.match(await page.locator("aside").innerText(), /axis: .* → 1/);
+    await page.screenshot({ path: join(folder, "diff.png") });
+    await page.close();
+  },
   async "tables sort and can be downloaded"() {
     const page = await open("large");
     const table = page.locator("section.table").first();
