@@ -107,6 +107,10 @@ bench-engines: .venv/installed
 bench-agreement: .venv-zoo/installed
 	.venv-zoo/bin/python benchmarks/agreement.py
 
+# What `torchport tune` picks beside PyTorch, ONNX Runtime, onnxslim, onnxsim and OpenVINO; writes docs/speed.md.
+bench-speed: .venv-zoo/installed
+	.venv-zoo/bin/python benchmarks/speed/run.py
+
 # The C++ runner: latency beside the C++ API by hand, first answer beside Python, 1,000 starts, the generated project.
 bench-native: .venv/installed
 	$(BIN)/python benchmarks/native.py
@@ -118,7 +122,7 @@ fuzz: .venv/installed
 # torchvision without its dependencies: PyPI's is built for CUDA, and would draw in the torch it was built for.
 .venv-zoo/installed: pyproject.toml constraints.txt benchmarks/requirements-zoo.txt benchmarks/requirements-zoo-alone.txt
 	$(PYTHON) -m venv .venv-zoo
-	.venv-zoo/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[openvino]" -r benchmarks/requirements-zoo.txt
+	.venv-zoo/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[openvino,simplify]" -r benchmarks/requirements-zoo.txt
 	.venv-zoo/bin/pip install --quiet --disable-pip-version-check --no-deps -r benchmarks/requirements-zoo-alone.txt
 	touch $@
 

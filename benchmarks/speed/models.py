@@ -7,17 +7,45 @@ from __future__ import annotations
 
 import functools
 import itertools
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "shared"))
+from spec import declare_torchvision_operators
 
 IMAGE = (1, 3, 224, 224)
 VOCABULARY = 30522
 
 
+@functools.cache
+def torchvision_operators() -> None:
+    """Give torchvision its operators, which PyPI's file has for CUDA only; its non-maximum suppression in Python."""
+    declare_torchvision_operators()
+    torch.library.impl("torchvision::nms", "CPU")(_suppressed)
+
+
+def _suppressed(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
+    order = scores.argsort(descending=True, stable=True)
+    boxes = boxes[order]
+    areas = (boxes[:, 2:] - boxes[:, :2]).prod(1)
+    corners = (torch.maximum(boxes[:, None, :2], boxes[:, :2]), torch.minimum(boxes[:, None, 2:], boxes[:, 2:]))
+    shared = (corners[1] - corners[0]).clamp(min=0).prod(2)
+    overlaps = (shared / (areas[:, None] + areas - shared) > iou_threshold).triu(1).numpy()
+    kept = np.ones(len(overlaps), bool)
+    for n in range(len(overlaps)):
+        if kept[n]:
+            kept &= ~overlaps[n]
+    return order[torch.from_numpy(kept)]
+
+
 def _timm(name: str) -> nn.Module:
+    torchvision_operators()
     import timm
 
     torch.manual_seed(0)
@@ -81,6 +109,7 @@ class Text(nn.Module):
 
 
 def _transformer(model: str, config: str, **settings: Any) -> nn.Module:
+    torchvision_operators()
     import transformers
 
     torch.manual_seed(0)
@@ -197,13 +226,14 @@ class Detector(nn.Module):
         self.head = nn.Conv2d(128, 5, 1)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        from torchvision.ops import nms
-
+        torchvision_operators()
         found = self.head(self.backbone(x)).flatten(2)[0].T
         centers, sizes = found[:, :2].sigmoid() * 224, found[:, 2:4].exp() * 16
         boxes = torch.cat((centers - sizes / 2, centers + sizes / 2), 1)
         scores = found[:, 4].sigmoid()
-        kept = nms(boxes, scores, 0.5)[:50]
+        scores, best = scores.topk(100)
+        boxes = boxes[best]
+        kept = torch.ops.torchvision.nms(boxes, scores, 0.5)
         return boxes[kept], scores[kept]
 
 

@@ -1,65 +1,52 @@
-"""How a loss is allowed and measured."""
+"""How far a candidate may be from the model as given, and how far it is."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
 
 from torchport.errors import OptionError
-from torchport.optimization.agreement import Loss, Metric, read_tolerance
+from torchport.numerics.tolerance import limits_for
+from torchport.optimization.accuracy import Limits
+from torchport.optimization.agreement import Agreement, TolerantReference, read_tolerance
 from torchport.tensors import Array
 
 
-def loss_of(want: Array, got: Array, metric: Metric = "cosine") -> Loss:
-    loss = Loss(("y",), metric)
-    loss.add([want], [got])
-    return loss
+def noise_of(want: Array, got: Array) -> float:
+    agreement = Agreement(("y",))
+    agreement.add("s", [want], [got])
+    return agreement.accuracy(Limits()).noise
 
 
-@pytest.mark.parametrize(("given", "share"), [("1%", 0.01), ("0.01", 0.01), (0.05, 0.05), ("12.5 %", 0.125)])
-def test_a_tolerance_is_a_share(given: Any, share: float) -> None:
-    assert read_tolerance(given, "cosine").loss == pytest.approx(share)
+def problem_of(want: Array, got: Array) -> str:
+    agreement = Agreement(("y",))
+    agreement.add("s", [want], [got])
+    return agreement.accuracy(Limits()).problem
 
 
-def test_without_a_tolerance_the_limits_of_a_proof_hold() -> None:
-    assert read_tolerance(None, "cosine").loss is None
-    assert read_tolerance("float32", "top1").loss is None
+@pytest.mark.parametrize("given", [None, "float32"])
+def test_without_a_tolerance_the_limits_of_a_proof_hold(given: str | None) -> None:
+    assert read_tolerance(given) is None
 
 
-@pytest.mark.parametrize("given", ["0", "-1%", "100%", "nan", "inf", "much", 1.0, True, ""])
-def test_what_is_no_share_is_refused(given: Any) -> None:
-    with pytest.raises(OptionError, match="no tolerance"):
-        read_tolerance(given, "cosine")
+def test_a_tolerance_is_read_as_the_limits_of_quantize() -> None:
+    limits = read_tolerance("1%")
+    assert limits is not None
+    assert limits.cosine == pytest.approx(0.99)
+    with pytest.raises(OptionError, match="cannot be meant"):
+        read_tolerance("200%")
 
 
-def test_an_unknown_metric_is_refused_with_those_there_are() -> None:
-    with pytest.raises(OptionError, match="metric 'sqnr'") as caught:
-        read_tolerance("1%", "sqnr")
-    assert "cosine, top1" in str(caught.value.next_step)
-
-
-def test_the_cosine_is_that_of_all_samples_together() -> None:
-    rng = np.random.default_rng(0)
-    wanted = [rng.normal(size=(2, 3)).astype(np.float32) for _ in range(3)]
-    given = [w + np.float32(0.1) for w in wanted]
-    loss = Loss(("y",), "cosine")
-    for want, got in zip(wanted, given, strict=True):
-        loss.add([want], [got])
-    a, b = (np.concatenate([x.ravel() for x in arrays]).astype(np.float64) for arrays in (wanted, given))
-    assert loss.value == pytest.approx(1 - a @ b / np.linalg.norm(a) / np.linalg.norm(b), rel=1e-9)
-
-
-def test_top1_counts_rows_whose_largest_number_moved() -> None:
-    want = np.float32([[1, 2], [3, 1], [0, 5], [2, 1]])
-    got = np.float32([[1, 2], [1, 3], [0, 5], [2, 1]])
-    assert loss_of(want, got, "top1").value == 0.25
+def test_noise_is_the_power_of_the_error_over_that_of_the_signal() -> None:
+    want = np.float32([3, 4])
+    assert noise_of(want, want + np.float32([0.5, 0])) == pytest.approx(0.25 / 25)
+    assert noise_of(want, want) == 0
 
 
 def test_whole_numbers_count_where_they_differ() -> None:
-    assert loss_of(np.int64([1, 2, 3, 4]), np.int64([1, 2, 3, 5])).value == 0.25
+    assert noise_of(np.int64([1, 2, 3, 4]), np.int64([1, 2, 3, 5])) == 0.25
 
 
 @pytest.mark.parametrize(
@@ -71,22 +58,25 @@ def test_whole_numbers_count_where_they_differ() -> None:
         (np.float32([1, 2]), np.float64([1, 2])),
     ],
 )
-def test_what_cannot_be_compared_is_an_infinite_loss(want: Array, got: Array) -> None:
-    assert loss_of(want, got).value == math.inf
-    assert "output 'y'" in loss_of(want, got).reason
+def test_what_cannot_be_compared_is_a_problem(want: Array, got: Array) -> None:
+    assert problem_of(want, got).startswith("output 'y': sample 's'")
 
 
-def test_infinities_that_agree_are_no_loss() -> None:
-    assert loss_of(np.float32([1, -np.inf]), np.float32([1, -np.inf])).value == 0
+def test_infinities_that_agree_are_no_error() -> None:
+    assert problem_of(np.float32([1, -np.inf]), np.float32([1, -np.inf])) == ""
 
 
-def test_zeros_are_equal_to_zeros_and_to_nothing_else() -> None:
-    assert loss_of(np.zeros(3, np.float32), np.zeros(3, np.float32)).value == 0
-    assert loss_of(np.zeros(3, np.float32), np.ones(3, np.float32)).value == 1
+def test_a_missing_output_is_a_problem() -> None:
+    agreement = Agreement(("y",))
+    agreement.add("s", [np.zeros(1)], [])
+    assert agreement.accuracy(Limits()).problem == "it gives 0 outputs instead of 1"
 
 
-def test_a_missing_output_is_an_infinite_loss() -> None:
-    loss = Loss(("y",), "cosine")
-    loss.add([np.zeros(1)], [])
-    assert loss.value == math.inf
-    assert loss.reason == "it gives 0 outputs instead of 1"
+def test_a_reference_with_limits_takes_what_a_proof_does_not() -> None:
+    want, got = np.float32([1.0, 2.0]), np.float32([1.01, 2.0])
+    strict = TolerantReference("given", (want,), ("y",), limits_for([], None))
+    tolerant = TolerantReference("given", (want,), ("y",), limits_for([], None), allowed=Limits(cosine=0.99))
+    assert strict.judge([got]).status == "wrong"
+    assert tolerant.judge([got]).status == "right"
+    assert tolerant.judge([np.float32([-1, 2])]).status == "wrong"
+    assert tolerant.judge([np.float32([math.nan, 2])]).status == "wrong"

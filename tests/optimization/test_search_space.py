@@ -8,9 +8,20 @@ from torchport.optimization.tuning_search import frontier
 
 
 def test_the_model_as_given_comes_first_and_then_what_is_optimized_for_each_engine() -> None:
-    found = variants(["onnxruntime", "openvino", "mine"])
+    found = variants(["onnxruntime", "openvino", "mine"], lossy=False)
     assert found[0] == Variant("as given")
     assert [(v.name, v.engine) for v in found[1:]] == [("optimized", "onnxruntime"), ("optimized", "openvino")]
+
+
+def test_less_precision_is_tried_with_a_tolerance_only() -> None:
+    exact, lossy = (variants(["onnxruntime", "openvino"], lossy=lossy) for lossy in (False, True))
+    assert not any(variant.lossy for variant in exact)
+    assert [(v.name, v.engine) for v in lossy if v.lossy] == [
+        ("dynamic int8", "onnxruntime"),
+        ("int8", "onnxruntime"),
+        ("int8", "openvino"),
+    ]
+    assert [v.cost for v in lossy] == sorted(v.cost for v in lossy)
 
 
 def test_threads_are_those_that_the_process_may_use() -> None:

@@ -35,7 +35,6 @@ from torchport.errors import (
     UnsafeFileError,
 )
 from torchport.numerics.tolerance import limits_for
-from torchport.optimization.agreement import Tolerance
 from torchport.optimization.tuning import seconds_of
 from torchport.optimization.tuning_result import Tuning
 from torchport.optimization.tuning_turns import Conditions, Turns
@@ -88,7 +87,7 @@ def test_the_model_as_given_stays_in_the_race(tuned: Tuning) -> None:
 def test_every_candidate_is_measured_or_says_why_not(tuned: Tuning) -> None:
     for row in tuned.rows:
         assert bool(row.reason) == (row.status == "dropped")
-        assert row.status == "dropped" or (row.ratio and row.seconds and row.size and row.loss is not None)
+        assert row.status == "dropped" or (row.ratio and row.seconds and row.size and row.noise is not None)
 
 
 def test_the_text_fits_a_terminal_and_json_has_the_frontier(tuned: Tuning) -> None:
@@ -164,7 +163,7 @@ def test_a_pytorch_model_is_exported_first(tmp_path: Path) -> None:
 def test_samples_are_calibrated_with_or_compared_on(model: Path, tmp_path: Path) -> None:
     samples = [{"x": np.random.default_rng(n).normal(size=(2, 64)).astype(np.float32)} for n in range(6)]
     done = tp.tune(model, tmp_path / "best", data=samples, budget=2, engines=["onnxruntime"])
-    assert done.rows[0].loss is not None
+    assert done.rows[0].noise is not None
     assert not any("made-up" in str(finding) for finding in done.findings)
 
 
@@ -174,9 +173,7 @@ def test_samples_are_calibrated_with_or_compared_on(model: Path, tmp_path: Path)
 def test_a_candidate_whose_numbers_differ_is_dropped_with_the_output(model: Path, tmp_path: Path) -> None:
     other = save(tmp_path, MATRIX.replace("Relu(h)", "LeakyRelu(h)"))
     x = np.random.default_rng(0).normal(size=(2, 64)).astype(np.float32)
-    conditions = Conditions(
-        [Point("p", {}, {"x": x})], [("s", {"x": x})], ("y",), limits_for([], None), Tolerance(None)
-    )
+    conditions = Conditions([Point("p", {}, {"x": x})], [("s", {"x": x})], ("y",), limits_for([], None))
     with Turns(Candidate("given", "engine", str(model), "onnxruntime"), conditions) as turns:
         found = turns.measure(Candidate("other", "engine", str(other), "onnxruntime"), best=1.0, seconds=60)
         same = turns.measure(Candidate("same", "engine", str(model), "onnxruntime"), best=1.0, seconds=60)
@@ -186,7 +183,7 @@ def test_a_candidate_whose_numbers_differ_is_dropped_with_the_output(model: Path
     assert found.dropped.startswith("less accurate than allowed: output 'y'")
     assert found.ratio is None
     assert same.dropped == ""
-    assert same.loss == 0
+    assert same.noise == 0
     assert lost.dropped == "cannot be opened: No such file or directory"
 
 
@@ -243,17 +240,17 @@ def test_a_budget_is_a_length_of_time(text: Any, seconds: float) -> None:
         ({"budget": "soon"}, OptionError, "'soon' is no length of time"),
         ({"budget": 0}, OptionError, "0 is no length of time"),
         ({"budget": float("nan")}, OptionError, "no length of time"),
-        ({"tolerance": "200%"}, OptionError, "no tolerance"),
-        ({"metric": "psnr"}, OptionError, "no metric 'psnr'"),
+        ({"tolerance": "200%"}, OptionError, "cannot be meant"),
+        ({"tolerance": {"psnr": 30}}, OptionError, "no limit 'psnr'"),
         ({"objective": "speed"}, OptionError, "no objective 'speed'"),
         ({"engines": ["tensorflow"]}, EngineMissingError, "no engine 'tensorflow'"),
         ({"engines": []}, OptionError, "no engine is named"),
         ({"at": {"length": 3}}, OptionError, "no dimension 'length'"),
         ({"data": []}, InputError, "no samples"),
-        ({"data": [{"z": np.ones((1, 64), np.float32)}]}, InputError, "sample 'sample 0'"),
-        ({"data": [{"x": np.ones((1, 63), np.float32)}]}, InputError, "sample 'sample 0'"),
-        ({"data": [{"x": np.ones((1, 64), np.int64)}]}, InputError, "sample 'sample 0'"),
-        ({"data": [{"x": np.full((1, 64), np.nan, np.float32)}]}, InputError, "holds NaN or infinity"),
+        ({"data": [{"z": np.ones((1, 64), np.float32)}]}, InputError, "z"),
+        ({"data": [{"x": np.ones((1, 63), np.float32)}]}, InputError, "63"),
+        ({"data": [{"x": np.ones((1, 64), np.int64)}]}, InputError, "int64"),
+        ({"data": [{"x": np.full((1, 64), np.nan, np.float32)}]}, InputError, "has NaN or infinity"),
         ({"data": "nowhere/"}, InputError, "no file or folder"),
     ],
 )
@@ -287,7 +284,7 @@ def test_a_model_that_does_not_run_is_refused_with_the_reason(tmp_path: Path) ->
 def test_the_command_says_a_mistake_in_three_lines(model: Path, tmp_path: Path) -> None:
     done = CliRunner().invoke(cli, ["tune", str(model), "-o", str(tmp_path / "b"), "--tolerance", "much"])
     assert done.exit_code == 2
-    assert "'much' is no tolerance" in done.output
+    assert "a drop of 'much' cannot be meant" in done.output
     assert "Traceback" not in done.output
     missing = CliRunner().invoke(cli, ["tune", "nothing.onnx", "-o", str(tmp_path / "b")])
     assert missing.exit_code == 2

@@ -9,6 +9,12 @@ import click
 from torchport.cli.bench import sizes
 from torchport.cli.options import library_option
 from torchport.cli.output import common, print_json, progress
+from torchport.cli.quantize import limits
+
+
+def tolerance(context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> Any:
+    """Read --tolerance float32, 1% or top1=1%."""
+    return None if texts in ((), ("float32",)) else limits(context, parameter, texts)
 
 
 @click.command("tune", short_help="Find the fastest way to run a model here, and save it.")
@@ -16,12 +22,11 @@ from torchport.cli.output import common, print_json, progress
 @click.option("--output", "-o", required=True, metavar="FOLDER", help="For the best model and its options.")
 @click.option(
     "--tolerance",
-    default="float32",
-    show_default=True,
+    multiple=True,
     metavar="T",
-    help="The largest loss, 1% or 0.01; float32 for the limits of a proof.",
+    callback=tolerance,
+    help="How far outputs may be off: 1%, cosine=0.001, top1=1%, sqnr=30; repeat.  [default: as a proof's]",
 )
-@click.option("--metric", default="cosine", show_default=True, metavar="M", help="Of the loss: cosine or top1.")
 @click.option("--data", metavar="FOLDER", help="Samples, .npz files, for calibration and for comparing outputs.")
 @click.option("--budget", default="5m", show_default=True, metavar="TIME", help="How long to search: 90s, 5m, 1h.")
 @click.option(

@@ -38,7 +38,7 @@ class Tuned(Record):
         version: of the engine.
         objective: what it was tuned for.
         speedup: times as fast as the model as given in ONNX Runtime.
-        error: beside the model as given, on the samples that it was held against.
+        noise: the error as a part of the signal, in power, on the samples that it was held against.
         form: the version of this form.
     """
 
@@ -53,7 +53,7 @@ class Tuned(Record):
     version: str
     objective: str
     speedup: float
-    error: float
+    noise: float
     form: int = _FORM
 
     def findings(self) -> tuple[Finding, ...]:

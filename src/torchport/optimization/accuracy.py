@@ -186,8 +186,8 @@ def _noise(output: OutputAccuracy) -> float:
 
 
 @dataclasses.dataclass
-class _Sums:
-    """What is summed over samples of one output."""
+class OutputSums:
+    """What is summed over samples of one output beside its original."""
 
     product: float = 0.0
     reference: float = 0.0
@@ -201,6 +201,7 @@ class _Sums:
     problem: str = ""
 
     def add(self, reference: Array, candidate: Array, sample: str) -> None:
+        """Take the output of one sample, named for messages."""
         if reference.shape != candidate.shape or reference.dtype != candidate.dtype:
             kinds = [f"{a.dtype.name}{list(a.shape)}" for a in (candidate, reference)]
             self.problem = self.problem or f"sample '{sample}': {kinds[0]} instead of {kinds[1]}"
@@ -230,6 +231,7 @@ class _Sums:
         self.error += float((a - b) @ (a - b))
 
     def figures(self, name: str) -> OutputAccuracy:
+        """Return the figures over all samples so far."""
         same = self.equal / self.count if self.count else 1.0
         if not self.is_float:
             return OutputAccuracy(name, None, None, None, same)
@@ -247,6 +249,26 @@ class _Sums:
 
 def _is_float(array: Array) -> bool:
     return array.dtype.kind in "fc" or "float" in array.dtype.name
+
+
+def accuracy_of(sums: Mapping[str, OutputSums], limits: Limits, *, samples: int) -> Accuracy:
+    """Return what sums over samples amount to, by output, and what is beyond the limits."""
+    outputs = tuple(_judged(total.figures(name), total.problem, limits) for name, total in sums.items())
+    wrong = next((f"output '{o.name}': {o.problem}" for o in outputs if o.problem), "")
+    return Accuracy(outputs, samples, problem=wrong)
+
+
+def _judged(found: OutputAccuracy, problem: str, limits: Limits) -> OutputAccuracy:
+    pairs = [
+        ("cosine", found.cosine, limits.cosine),
+        ("SQNR", found.sqnr, limits.sqnr),
+        ("top-1 agreement", found.top1, limits.top1),
+        ("share of equal numbers", None if found.cosine is not None else found.same, limits.same),
+    ]
+    for name, value, limit in pairs:
+        if value is not None and limit is not None and not value >= limit:
+            problem = problem or f"{name} {value:.5g}, the limit is {limit:.5g}"
+    return dataclasses.replace(found, problem=problem)
 
 
 class HeldOut:
@@ -280,16 +302,10 @@ class HeldOut:
     def measure(self, session: Session) -> Accuracy:
         """Hold a model against the float one on all samples that were held out."""
         sums, scores = self._sums(session, self._data.held_out)
-        outputs = [self._judged(total.figures(name), total.problem) for name, total in sums.items()]
-        wrong = next((f"output '{o.name}': {o.problem}" for o in outputs if o.problem), "")
+        found = accuracy_of(sums, self._limits, samples=len(self._data.held_out))
         after = float(np.mean(scores)) if self._metric is not None else None
-        return Accuracy(
-            tuple(outputs),
-            len(self._data.held_out),
-            self._metric_before,
-            after,
-            wrong or self._metric_problem(after),
-        )
+        problem = found.problem or self._metric_problem(after)
+        return dataclasses.replace(found, metric_before=self._metric_before, metric_after=after, problem=problem)
 
     def noise(self, session: Session) -> float:
         """Return the noise of a model as a part of the signal, on a few samples of the calibration."""
@@ -298,8 +314,8 @@ class HeldOut:
         broken = any(total.problem for total in sums.values())
         return math.inf if broken else Accuracy(tuple(outputs), len(self._for_ranking)).noise
 
-    def _sums(self, session: Session, samples: Sequence[str]) -> tuple[dict[str, _Sums], list[float]]:
-        sums = {name: _Sums() for name in self._names}
+    def _sums(self, session: Session, samples: Sequence[str]) -> tuple[dict[str, OutputSums], list[float]]:
+        sums = {name: OutputSums() for name in self._names}
         scores = []
         for sample in samples:
             outputs = session.run(self._data.inputs(sample))
@@ -319,19 +335,6 @@ class HeldOut:
                 f"the metric failed: {type(error).__name__}: {error}",
                 next_step="it is given the outputs and the sample, both arrays by name, and has to give one number",
             ) from error
-
-    def _judged(self, found: OutputAccuracy, problem: str) -> OutputAccuracy:
-        limits = self._limits
-        pairs = [
-            ("cosine", found.cosine, limits.cosine),
-            ("SQNR", found.sqnr, limits.sqnr),
-            ("top-1 agreement", found.top1, limits.top1),
-            ("share of equal numbers", None if found.cosine is not None else found.same, limits.same),
-        ]
-        for name, value, limit in pairs:
-            if value is not None and limit is not None and not value >= limit:
-                problem = problem or f"{name} {value:.5g}, the limit is {limit:.5g}"
-        return dataclasses.replace(found, problem=problem)
 
     def _metric_problem(self, after: float | None) -> str:
         if after is None or self._limits.metric is None or self._metric_before is None:

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from torchport.engines.protocol import Trial
-from torchport.engines.registry import find_engine
+from torchport.engines.registry import DEFAULT, find_engine
 from torchport.optimization.passes.graph_pass import Target
+from torchport.optimization.scheme import DYNAMIC, STATIC
 
 AS_GIVEN = "as given"
 
@@ -66,19 +67,23 @@ def _shown(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def variants(engines: Sequence[str]) -> list[Variant]:
+def variants(engines: Sequence[str], *, lossy: bool) -> list[Variant]:
     """Return the variants worth making, in the order of what they cost to make.
 
     Args:
         engines: that take part.
+        lossy: a tolerance allows less precision.
     """
     found = [Variant(AS_GIVEN)]
-    found += [
-        Variant("optimized", engine, "optimize", {"target": engine}, cost=1)
-        for engine in engines
-        if engine in get_args(Target)
-    ]
-    return found
+    targets = [engine for engine in engines if engine in get_args(Target)]
+    found += [Variant("optimized", engine, "optimize", {"target": engine}, cost=1) for engine in targets]
+    if lossy:
+        schemes = [("dynamic int8", DYNAMIC, DEFAULT, 2), *(("int8", STATIC, engine, 3) for engine in targets)]
+        found += [
+            Variant(name, engine, "quantize", {"scheme": scheme, "engine": engine}, lossy=True, cost=cost)
+            for name, scheme, engine, cost in schemes
+        ]
+    return sorted(found, key=lambda variant: variant.cost)
 
 
 def trials(engine: str, cpus: int, *, lossy: bool) -> list[Trial]:

@@ -25,7 +25,8 @@ from torchport.engines.tuned import Tuned
 from torchport.errors import InputError, OptionError
 from torchport.machine import cpu_name, usable_cpus
 from torchport.numerics.tolerance import limits_for
-from torchport.optimization.agreement import Tolerance, read_tolerance
+from torchport.optimization.accuracy import Limits
+from torchport.optimization.agreement import EXACT, read_tolerance
 from torchport.optimization.search_space import Choice, Variant, variants
 from torchport.optimization.tuned_folder import TunedFolder, check_folder, file_bytes, key_of
 from torchport.optimization.tuning_race import race
@@ -43,7 +44,8 @@ OBJECTIVES: tuple[Objective, ...] = ("latency", "throughput", "size", "memory")
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 _FINALISTS = 3
 _AHEAD = 0.95  # of the score of the model as given: who is below wins without a race
-_EXACT = 1e-9  # losses below it are none
+_EXACT = 1e-10  # noise below it is float32's rounding
+_MOST_OF = 0.9  # of the time of a process: for what ends by itself with the best so far
 _NEAR = 1.12  # times the best score: candidates of the final race
 
 
@@ -51,8 +53,7 @@ def tune(
     model: Any,
     output: str | os.PathLike[str],
     *,
-    tolerance: str | float | None = None,
-    metric: str = "cosine",
+    tolerance: float | str | Mapping[str, Any] | None = None,
     data: Any = None,
     budget: float | str = 300.0,
     objective: Objective = "latency",
@@ -74,8 +75,8 @@ def tune(
     Args:
         model: an ONNX file or a model in memory. A PyTorch model is exported first: give `inputs` as for `export`.
         output: the folder for the model and ``tuned.json``; `tp.session` opens it.
-        tolerance: the largest loss, 0.01 or ``"1%"``; None for the limits of a float32 proof.
-        metric: of the loss: ``"cosine"`` or ``"top1"``.
+        tolerance: how far outputs may be off, as `max_drop` of `tp.quantize`: 0.01, ``"1%"``, ``{"top1": "1%"}``,
+            ``{"sqnr": 30}``; None for the limits of a float32 proof.
         data: samples for calibration and for comparing outputs: a folder of .npz files or an iterable;
             made up if None.
         budget: seconds, or ``"5m"``.
@@ -96,7 +97,7 @@ def tune(
         >>> tp.tune("model.onnx", "best/", tolerance="1%", data="samples/", budget="5m")
         >>> session = tp.session("best/")
     """
-    allowed = read_tolerance(tolerance, metric)
+    allowed = read_tolerance(tolerance)
     asked = Asked(allowed, seconds_of(budget), _objective(objective), _engines(engines), seed, memory)
     check_folder(Path(output))
     say = progress or (lambda text: None)
@@ -120,7 +121,7 @@ def tune(
 class Asked:
     """What the caller wants."""
 
-    tolerance: Tolerance
+    tolerance: Limits | None
     budget: float
     objective: Objective
     engines: tuple[str, ...]
@@ -129,7 +130,15 @@ class Asked:
 
     @property
     def lossy(self) -> bool:
-        return self.tolerance.loss is not None
+        return self.tolerance is not None
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """Return the tolerance as `tp.quantize` takes it."""
+        allowed = self.tolerance or Limits()
+        drops = {"cosine": allowed.cosine, "top1": allowed.top1}
+        found = {kind: 1 - least for kind, least in drops.items() if least is not None}
+        return {**found, **({"sqnr": allowed.sqnr} if allowed.sqnr is not None else {})}
 
     @property
     def clients(self) -> int:
@@ -272,7 +281,7 @@ class _Tuning:
         asked = self._asked
         return Search(
             asked.engines,
-            variants(asked.engines),
+            variants(asked.engines, lossy=asked.lossy),
             cpus=usable_cpus(),
             lossy=asked.lossy,
             budget=self._budget,
@@ -293,7 +302,7 @@ class _Tuning:
         options: dict[str, Any] = {}
         if variant.verb == "quantize":
             data = self._samples.calibration
-            options = {"data": None if data is None else str(data), "max_drop": self._asked.tolerance.loss}
+            options = {"data": data and str(data), "max_drop": self._asked.limits, "limit": _MOST_OF * seconds}
         made = self._files.path(variant, seconds=seconds, options=options)
         return made.path, made.reason
 
@@ -380,7 +389,7 @@ class _Tuning:
             found.version,
             self._asked.objective,
             self._ratio.value if self._ratio else 1 / found.ratio if found.ratio else 1.0,
-            found.loss or 0.0,
+            found.noise or 0.0,
         )
         self._folder.save(Path(self._path(choice)), tuned)
 
@@ -403,7 +412,7 @@ class _Tuning:
             best.label,
             tuple(rows),
             self._asked.objective,
-            str(self._asked.tolerance),
+            EXACT if self._asked.tolerance is None else str(self._asked.tolerance),
             1.0 if best == self._given else speedup,
             self._ratio.low if self._ratio else None,
             self._ratio.high if self._ratio else None,
@@ -414,9 +423,9 @@ class _Tuning:
         )
 
     def _figures(self, choice: Choice, found: Measured) -> tuple[float | None, ...]:
-        """Return time, loss, size and memory in steps: what differs by the noise alone is equal."""
-        ratio, loss, size, memory = found.ratio, found.loss or 0.0, self._size(choice), found.memory
-        return (_step(ratio, 1.03), 0.0 if loss < _EXACT else _step(loss, 1.3), float(size), _step(memory, 1.3))
+        """Return time, noise, size and memory in steps: what differs by the noise alone is equal."""
+        ratio, noise, size, memory = found.ratio, found.noise or 0.0, self._size(choice), found.memory
+        return (_step(ratio, 1.03), 0.0 if noise < _EXACT else _step(noise, 2.0), float(size), _step(memory, 1.3))
 
     def _row(self, choice: Choice, found: Measured, best: Choice, front: set[Choice]) -> TuningRow:
         status: Literal["best", "frontier", "behind", "dropped"]
@@ -432,7 +441,7 @@ class _Tuning:
             status,
             found.ratio,
             found.seconds,
-            found.loss,
+            found.noise,
             found.max_abs,
             self._size(choice) if not found.dropped else None,
             found.memory,
@@ -441,8 +450,9 @@ class _Tuning:
 
     def _findings(self) -> Iterable[Finding]:
         if self._asked.lossy and self._samples.calibration is None:
-            text = "the loss was measured on made-up inputs; on yours it may be larger: give samples (--data, data=)"
+            text = "the error was measured on made-up inputs; on yours it may be larger: give samples (--data, data=)"
             yield Finding(text)
+        yield from self._samples.findings
         if self._budget.left < 0:
             yield Finding(f"the budget of {self._asked.budget:g} s was too small for a whole search")
 

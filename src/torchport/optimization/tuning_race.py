@@ -54,7 +54,7 @@ def race(candidates: Sequence[Candidate], conditions: Conditions, *, seconds: fl
         teller=candidates[0],
         ordered=lambda candidate, outputs: tuple(outputs),
         reference_of=lambda candidate, outputs: TolerantReference(
-            "the model as given", outputs, conditions.names, conditions.limits, tolerance=conditions.tolerance
+            "the model as given", outputs, conditions.names, conditions.limits, allowed=conditions.allowed
         ),
         pairs=[(candidates[0], other) for other in candidates[1:]],
         say=lambda text: None,

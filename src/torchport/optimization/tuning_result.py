@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -11,7 +12,7 @@ from torchport.benchmark.engine_table import filled, time_text
 from torchport.results import Finding, Record
 from torchport.terminal import human_bytes, table
 
-_HEAD = ("candidate", "time", "speed", "loss", "size", "memory")
+_HEAD = ("candidate", "time", "speed", "SQNR", "size", "memory")
 _SHOWN = 14  # rows of candidates that ran
 
 Status = Literal["best", "frontier", "behind", "dropped"]
@@ -30,7 +31,7 @@ class TuningRow(Record):
         status: the best; on the frontier: no other one is better in every figure; behind; dropped.
         ratio: its time as a multiple of the time of the model as given in the default engine.
         seconds: of a run; with the objective throughput, the inverse of the runs in a second.
-        loss: beside the model as given.
+        noise: the error as a part of the signal, in power: 1e-4 is an SQNR of 40 dB; 0 where nothing differs.
         max_abs: the largest absolute error.
         size: bytes of the file.
         memory: bytes that the model took in its process.
@@ -45,7 +46,7 @@ class TuningRow(Record):
     status: Status
     ratio: float | None = None
     seconds: float | None = None
-    loss: float | None = None
+    noise: float | None = None
     max_abs: float | None = None
     size: int | None = None
     memory: int | None = None
@@ -57,9 +58,9 @@ class TuningRow(Record):
         mark = {"best": " *", "frontier": " +"}.get(self.status, "  ")
         seconds = "" if self.seconds is None else time_text(self.seconds)
         speed = "" if self.ratio is None else f"{1 / self.ratio:.2f}x{mark}"
-        loss = "" if self.loss is None else "0" if self.loss < 1e-9 else f"{self.loss:.1e}"
+        sqnr = "" if self.noise is None else "exact" if not self.noise else f"{-10 * math.log10(self.noise):.0f} dB"
         sizes = ["" if n is None else human_bytes(float(f"{max(n, 0):.3g}")) for n in (self.size, self.memory)]
-        return (self.candidate, seconds, speed, loss, *sizes)
+        return (self.candidate, seconds, speed, sqnr, *sizes)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +73,7 @@ class Tuning(Record):
         best: the choice that was saved.
         rows: one for each choice, the fastest first.
         objective: what it was tuned for.
-        tolerance: the loss that was allowed.
+        tolerance: that was allowed.
         speedup: times as fast as the model as given, by the final race; 1.0 where that stayed the best.
         low: the lower end of the 95% interval of `speedup`; None where there was no time for a race.
         high: the upper end.
@@ -100,11 +101,11 @@ class Tuning(Record):
 
     @property
     def frontier(self) -> tuple[str, ...]:
-        """Return the candidates that no other one beats in time, loss, size and memory together."""
+        """Return the candidates that no other one beats in time, noise, size and memory together."""
         return tuple(row.candidate for row in self.rows if row.status in ("best", "frontier"))
 
     def plot(self, path: str | os.PathLike[str]) -> None:
-        """Write times and losses as a picture, an .svg file."""
+        """Write times and noise as a picture, an .svg file."""
         from torchport.optimization.tuning_plot import save_tuning_plot
 
         save_tuning_plot(self, path)

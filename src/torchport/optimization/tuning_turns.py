@@ -18,8 +18,9 @@ from torchport.benchmark.command_process import CommandError
 from torchport.benchmark.rounds import Point
 from torchport.engines.protocol import Trial
 from torchport.errors import EngineError, RandomModelError
-from torchport.numerics.tolerance import Limits
-from torchport.optimization.agreement import Loss, Tolerance, TolerantReference
+from torchport.numerics.tolerance import Limits as ProofLimits
+from torchport.optimization.accuracy import Limits
+from torchport.optimization.agreement import Agreement, TolerantReference
 from torchport.results import Record
 from torchport.tensors import Array
 
@@ -40,7 +41,7 @@ class Measured(Record):
         ratio: its time as a multiple of the time of the model as given; None if it was not measured.
         seconds: of a run, or the inverse of the throughput where several clients call it.
         memory: bytes that the model took in its process.
-        loss: beside the model as given, over all samples.
+        noise: the error of the worst output as a part of its signal, in power, over all samples; 0 if it is equal.
         max_abs: the largest absolute error.
         version: of the engine.
         dropped: why it is out of the race; empty if it is in it.
@@ -49,7 +50,7 @@ class Measured(Record):
     ratio: float | None = None
     seconds: float | None = None
     memory: int | None = None
-    loss: float | None = None
+    noise: float | None = None
     max_abs: float | None = None
     version: str = ""
     dropped: str = ""
@@ -64,7 +65,7 @@ class Conditions:
         samples: inputs to compare the outputs on, by name.
         names: of the outputs.
         limits: the tolerances of a proof.
-        tolerance: the loss that is allowed.
+        allowed: how far outputs may be off; None for the limits of a proof.
         clients: threads that call a session.
         memory: the bytes of address space that a process may take; None for no limit.
     """
@@ -72,8 +73,8 @@ class Conditions:
     points: Sequence[Point]
     samples: Sequence[tuple[str, Mapping[str, Array]]]
     names: tuple[str, ...]
-    limits: Limits
-    tolerance: Tolerance
+    limits: ProofLimits
+    allowed: Limits | None = None
     clients: int = 1
     memory: int | None = None
 
@@ -149,20 +150,19 @@ class Turns:
     # Outputs
 
     def _compared(self, worker: Worker, found: Measured) -> Measured:
-        loss = Loss(self._conditions.names, self._conditions.tolerance.metric)
+        agreement = Agreement(self._conditions.names)
         largest, wrong = 0.0, ""
         for name, feeds in self._conditions.samples:
             given = self._outputs(worker, name, feeds)
-            loss.add(self.outputs[name], given)
+            agreement.add(name, self.outputs[name], given)
             judged = self._reference(self.outputs[name]).judge(given)
             largest = max(largest, judged.max_abs or 0.0)
             wrong = wrong or judged.reason
-        allowed = self._conditions.tolerance.loss
-        if allowed is not None:
-            wrong = "" if loss.value <= allowed else loss.reason
-        return dataclasses.replace(
-            found, loss=loss.value, max_abs=largest, dropped=f"less accurate than allowed: {wrong}" if wrong else ""
-        )
+        allowed = self._conditions.allowed
+        accuracy = agreement.accuracy(allowed or Limits())
+        wrong = accuracy.problem if allowed is not None else wrong
+        dropped = f"less accurate than allowed: {wrong}" if wrong else ""
+        return dataclasses.replace(found, noise=accuracy.noise, max_abs=largest, dropped=dropped)
 
     def _reference(self, outputs: tuple[Array, ...]) -> TolerantReference:
         conditions = self._conditions

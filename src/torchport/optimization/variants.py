@@ -110,4 +110,10 @@ def _optimized(model: Path, output: Path, options: dict[str, Any]) -> None:
     optimize(model, out=output, **options)
 
 
-MAKERS: Mapping[str, Callable[[Path, Path, dict[str, Any]], None]] = {"optimize": _optimized}
+def _quantized(model: Path, output: Path, options: dict[str, Any]) -> None:
+    from torchport.optimization.quantizing import quantize
+
+    quantize(model, output=output, seconds=0, **options)
+
+
+MAKERS: Mapping[str, Callable[[Path, Path, dict[str, Any]], None]] = {"optimize": _optimized, "quantize": _quantized}
