@@ -17,6 +17,7 @@
         ├── CaptureError          no route could capture the model
         │   ├── FixedDimensionError     the capture fixed a size or number that should vary
         │   ├── NothingToRewriteError   the capture named no line that control flow could be rewritten at
+        │   ├── SettledOtherwiseError   the capture settled a condition on sizes otherwise than the example does
         │   └── TimeLimitError          a capture takes too long beside the first one
         ├── MissingPartError      the installed torch or onnxscript lacks a private part that a feature needs
         ├── OpsetError            the model cannot be expressed in the opset asked for
@@ -165,6 +166,10 @@ class CaptureError(RefusedError):
 
 class FixedDimensionError(CaptureError):
     """The capture fixed a size that should vary, or a number computed from it, to the example's."""
+
+
+class SettledOtherwiseError(CaptureError):
+    """The capture settled a condition on sizes otherwise than the example does."""
 
 
 class TimeLimitError(CaptureError):

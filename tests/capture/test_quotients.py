@@ -73,6 +73,55 @@ def test_a_batch_of_one_is_not_frozen_beside_sizes_that_are_multiples(monkeypatc
     assert [n for shape in captured for n in shape if n < 2] == []
 
 
+class Windowed(Halving):
+    """Windows of 3, or of the whole where that is less."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        whole, _ = super().forward(x)
+        height, width = whole.shape[2:]
+        window = 3
+        if height <= window:
+            window = height
+        padded = functional.pad(whole, (0, 0, 0, (window - height % window) % window))
+        rows = padded.shape[2] // window
+        return padded.view(x.shape[0], 4, rows, window, width).softmax(3)
+
+
+@pytest.mark.parametrize("size", [(16, 24), (8, 8), (64, 32)])
+def test_a_condition_that_the_example_answers_otherwise_than_larger_sizes_is_kept(size: tuple[int, int]) -> None:
+    torch.manual_seed(0)
+    model = Windowed().eval()
+    exported = tp.export(model, (torch.randn(2, 2, *size),), dynamic=DYNAMIC)
+    assert exported.route == "rewrite"
+    if size[0] < 32:
+        assert "the example answers it otherwise" in exported.attempts[0].reason
+    session = tp.session(exported.model)
+    for height, width in ((8, 8), (40, 16), (24, 72)):
+        x = torch.randn(3, 2, height, width)
+        torch.testing.assert_close(session(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+class Measured(Halving):
+    """Refuses what is too large, and takes long."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.shape[2] > 60:
+            raise ValueError("the picture is too large")
+        return super().forward(x)[1]
+
+
+def test_a_capture_at_sizes_at_which_the_model_did_not_run_is_made_at_others_if_it_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("torchport.verification.verifier.Verifier._allows", lambda _, sizes: sizes["height"] < 60)
+    said: list[str] = []
+    model = Measured().eval()
+    exported = tp.export(model, (torch.randn(2, 2, 16, 16),), dynamic=DYNAMIC, progress=lambda x: said.append(str(x)))
+    assert exported.route == "export"
+    assert exported.proof.passed
+    assert not [text for text in said if "other sizes" in text]
+
+
 class Guided(nn.Module):
     """A picture and its latent, of an eighth of its size; a branch on values takes the picture."""
 

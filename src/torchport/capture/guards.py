@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import linecache
 import logging
 import math
 import operator
@@ -25,6 +26,7 @@ from typing import Any
 import torch
 
 from torchport.capture.origins import Site, is_own_file, is_user_file, line_of_frame, site_of_stack
+from torchport.errors import FixedDimensionError
 from torchport.process import silence
 from torchport.results import Dim
 from torchport.torch_compat.error_texts import GUARD_ADDED
@@ -41,9 +43,10 @@ from torchport.torch_compat.shape_env import (
 class _Guards(logging.Handler):
     """Notes the guards torch.export adds: it logs them while the user's code is on the stack."""
 
-    def __init__(self) -> None:
+    def __init__(self, end_at: re.Pattern[str] | None) -> None:
         super().__init__(logging.INFO)
         self.guards: list[Guard] = []
+        self._end_at = end_at
 
     def emit(self, record: logging.LogRecord) -> None:
         match = GUARD_ADDED.match(record.getMessage())
@@ -52,12 +55,25 @@ class _Guards(logging.Handler):
             guard = Guard(match[1], line_of_frame(sys._getframe()), site_of_stack(sys._getframe()))
             if guard not in self.guards:
                 self.guards.append(guard)
+            if self._end_at is not None and self._end_at.fullmatch(guard.expression):
+                raise UnwantedGuardError(guard.expression, where=guard.line)
+
+
+class UnwantedGuardError(FixedDimensionError):
+    """Ends a capture at a guard for which it would be made once more."""
 
 
 @contextmanager
-def watch_guards() -> Iterator[list[Guard]]:
-    """Collect the guards on sizes that torch.export adds, each with the user's line. All else torch logs is dropped."""
-    handler = _Guards()
+def watch_guards(end_at: re.Pattern[str] | None = None) -> Iterator[list[Guard]]:
+    """Collect the guards on sizes that torch.export adds, each with the user's line. All else torch logs is dropped.
+
+    Args:
+        end_at: a guard with which there is no need to go on.
+
+    Raises:
+        UnwantedGuardError: torch added such a guard.
+    """
+    handler = _Guards(end_at)
     _active.append(handler)
     try:
         with guard_log(handler):
@@ -164,6 +180,29 @@ def doubtful_lines(guards: Sequence[Guard], symbols: Mapping[str, Dim], example:
     """The lines of all guards that do not hold at some of the sizes that are looked at."""
     doubted = (g for g in guards if next(_violations(g.expression, symbols, example), None) is not None)
     return {g.line for g in doubted}
+
+
+def settled_otherwise(guards: Sequence[Guard], symbols: Mapping[str, Dim], example: Mapping[str, int]) -> list[Guard]:
+    """The guards of conditions that the model's code asks, and to which the example's sizes have the other answer.
+
+    A capture at larger sizes took the wrong side there.
+    """
+    sizes = {name: dim.size(example[dim.root]) for name, dim in symbols.items() if dim.root in example}
+    found: list[Guard] = []
+    for guard in guards:
+        condition = _compiled(guard.expression, list(sizes))
+        if condition is not None and _fails(condition, sizes) and is_condition(guard):
+            found.append(guard)
+    return found
+
+
+def is_condition(guard: Guard) -> bool:
+    """Check that the code asks a condition there: torch notes guards for operators too, which may not matter."""
+    site = guard.site
+    return site is not None and linecache.getline(site.codes[0].co_filename, site.line).lstrip().startswith(_ASKING)
+
+
+_ASKING = ("if ", "elif ", "while ")
 
 
 def _is_far(expression: str) -> bool:

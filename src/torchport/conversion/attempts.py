@@ -33,6 +33,8 @@ from torchport.errors import (
     OpsetError,
     ProofError,
     RefusedError,
+    SettledOtherwiseError,
+    TimeLimitError,
     TorchportError,
 )
 from torchport.irtools import metadata
@@ -49,6 +51,7 @@ from torchport.verification.equivalence import candidate
 from torchport.verification.values import example_sizes
 
 _OLD_ROUTES = ("script", "trace")  # that an old exporter is wrong says less than that the opset is too low
+_THEIR_OWN = (SettledOtherwiseError, TimeLimitError)  # refusals that are no matter of sizes that PyTorch refuses
 _BY_SIZES = ("export", "rewrite")  # routes whose capture depends on the example's sizes alone
 _UNPROVEN = "--allow-unproven (allow_unproven=True) saves it all the same"
 _LINE = re.compile(r"\.py:\d+")
@@ -112,6 +115,8 @@ class Attempts:
         self._begun = time.thread_time()
         self._end = math.inf  # of the time for captures, once the first one is proven or refused
         self._postponed = ""  # a route whose captures at other sizes come after `rewrite`
+        self._stopped_unchecked = False  # the last capture, at sizes that PyTorch may refuse
+        self._refused_early = False  # its first capture was, before the proof: that comes after `rewrite` too
         self.request = Request(
             source.call,
             source.capture_tensors(),
@@ -196,6 +201,9 @@ class Attempts:
             try:
                 trial = self._trial(route, request)
             except RefusedError as error:
+                self._stopped_unchecked = request.unchecked and not isinstance(error, _THEIR_OWN)
+                if self._stopped_unchecked:
+                    continue
                 refusal = refusal or error
                 if best is None and not isinstance(refusal, FixedDimensionError):
                     raise
@@ -228,19 +236,27 @@ class Attempts:
     def _requests(self, route: str) -> Iterator[Request]:
         """The capture's request with the example, then with other sizes: those of the example may be special."""
         by_sizes = route in _BY_SIZES and self.request.program is None
-        if route != self._postponed:
-            yield self._by_quotients(self.request) if by_sizes else self.request
+        if route != self._postponed or self._refused_early:
+            yield from self._by_quotients(route) if by_sizes else (self.request,)
         if by_sizes:
             for tensors in self.source.tensors_at_other_sizes():
                 self.options.say(f"route {route}: capturing at other sizes")
-                yield self._by_quotients(dataclasses.replace(self.request, tensors=tensors))
+                yield dataclasses.replace(self.request, tensors=tensors).by_quotients(self.source.steps)
 
-    def _by_quotients(self, request: Request) -> Request:
-        """The request by the quotients of sizes that are multiples, with larger inputs where the model takes them."""
+    def _by_quotients(self, route: str) -> Iterator[Request]:
+        """The first requests: by the quotients of sizes that are multiples, larger ones where the model takes them.
+
+        A condition that the example answers otherwise than these is one for `rewrite`, which is tried first then.
+        """
         steps = self.source.steps
-        larger = self.source.tensors_for_steps() if steps and request is self.request else None
-        wider = dataclasses.replace(request, tensors=larger).by_quotients(steps) if larger is not None else request
-        return wider if wider.splits else request.by_quotients(steps)
+        judged = route == "export" and "rewrite" in self._routes and not self._postponed
+        for larger, checked in self.source.tensors_for_steps() if steps else ():
+            request = dataclasses.replace(self.request, tensors=larger).by_quotients(steps)
+            if request.splits:
+                yield dataclasses.replace(request, judged=judged, unchecked=not checked)
+                if checked or not self._stopped_unchecked:
+                    return
+        yield self.request.by_quotients(steps)
 
     def _is_postponed(self, route: str, trial: _Trial) -> bool:
         """Let `rewrite` go first where the model fails for a condition on sizes that the capture settled: it keeps both
@@ -284,11 +300,18 @@ class Attempts:
         )
 
     def _trial(self, route: str, request: Request) -> _Trial:
+        is_first = self._end == math.inf
         try:
             with process.time_limit(self._end):
                 return self._captured(route, request)
+        except SettledOtherwiseError:
+            self._postponed, self._refused_early, is_first = route, True, False
+            raise
+        except RefusedError:
+            is_first = is_first and not request.unchecked
+            raise
         finally:
-            if self._end == math.inf:
+            if is_first:
                 self._end = self._begun + max(_SECONDS, _TIMES * (time.thread_time() - self._begun))
 
     def _captured(self, route: str, request: Request) -> _Trial:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import math
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -38,6 +39,8 @@ from torchport.verification.values import CaseSpec, ProofInput, example_sizes, l
 from torchport.verification.verifier import DimensionReport, Verifier
 
 _MANY = 9  # times a number of which a size is a multiple: more than a window, after all halvings
+
+_MOST_NUMBERS = 1 << 27  # of inputs that are never filled
 
 Declared = dict[str, dict[int, Dim]]
 
@@ -97,11 +100,13 @@ class TorchModel:
         """Return inputs to capture with whose dynamic dimensions all have other sizes than the example's."""
         yield from map(self._as_tensors, self.verifier.at_other_sizes())
 
-    def tensors_for_steps(self) -> tuple[torch.Tensor, ...] | None:
-        """Return inputs at many times the numbers of which sizes are multiples, else at twice; None if neither runs.
+    def tensors_for_steps(self) -> Iterator[tuple[tuple[torch.Tensor, ...], bool]]:
+        """Return inputs to capture with, at many times the numbers of which sizes are multiples and at twice, each with
+        whether the model ran on them.
 
         Where a network halves its input five times, a window or a size of 1 at the end would be special. Other sizes
-        stay as they are unless torch would freeze them.
+        stay as they are unless torch would freeze them. A run at many times may take too long; a capture computes no
+        numbers, so that any will do.
         """
         example, accepted = example_sizes(self.inputs), {d.name: d.accepted for d in self.verifier.dimensions}
         frozen = {name: min((n for n in accepted[name] if n > 1), default=1) for name, n in example.items() if n < 2}
@@ -112,8 +117,17 @@ class TorchModel:
             sizes = {name: size for name, size in {**frozen, **wanted}.items() if size > example[name]}
             arrays = self.verifier.at_sizes(sizes)
             if arrays is not None:
-                return self._as_tensors(arrays)
-        return None
+                yield self._as_tensors(arrays), True
+            elif sizes and wanted is many and not self.verifier.affords(sizes):
+                yield from self._without_numbers({**example, **sizes})
+
+    def _without_numbers(self, sizes: dict[str, int]) -> Iterator[tuple[tuple[torch.Tensor, ...], bool]]:
+        """Return inputs of these sizes, if they are of a kind whose values do not matter and not huge."""
+        dims, shapes = cases.roots(self.inputs), [given.shape(sizes) for given in self.inputs]
+        are_allowed = all(dims[name].allows(size) for name, size in sizes.items())
+        numbers = sum(math.prod(shape) for shape in shapes)
+        if are_allowed and numbers <= _MOST_NUMBERS and all(t.is_floating_point() for t in self.call.tensors):
+            yield tuple(t.new_empty(shape) for t, shape in zip(self.call.tensors, shapes, strict=True)), False
 
     def _as_tensors(self, arrays: Sequence[Array]) -> tuple[torch.Tensor, ...]:
         return tuple(to_torch(a.copy()).to(t.device) for a, t in zip(arrays, self.call.tensors, strict=True))

@@ -256,6 +256,10 @@ class Verifier:
             return None
         return self._arrays(spec)
 
+    def affords(self, sizes: Mapping[str, int]) -> bool:
+        """Check that a run at other sizes than the example's is within the budget."""
+        return self._allows({**example_sizes(self._inputs), **sizes})
+
     def run_at(self, candidate: Candidate, sizes: Mapping[str, int]) -> Case:
         """Run one more case, at sizes that the search for a bound needs."""
         spec, self._wrong = self._at(example_sizes(self._inputs), sizes, "bound", 8), 0

@@ -12,7 +12,18 @@ import torch
 
 from torchport.capture import autograd_functions
 from torchport.capture.fitted_sizes import Fitted, Place
-from torchport.capture.guards import UNREAD_GUARDS, Challenge, Guard, challenges, reads_guards, watch_guards
+from torchport.capture.guards import (
+    UNREAD_GUARDS,
+    Challenge,
+    Guard,
+    UnwantedGuardError,
+    challenges,
+    doubtful_lines,
+    is_condition,
+    reads_guards,
+    settled_otherwise,
+    watch_guards,
+)
 from torchport.capture.origins import complete_metadata, line_of_error
 from torchport.capture.quotients import join_inputs
 from torchport.capture.reference import preserved
@@ -22,7 +33,15 @@ from torchport.capture.repairs.repair import CaptureRepair
 from torchport.capture.repairs.value_dependent import weights_given_later
 from torchport.capture.routes.route import Captured, Request
 from torchport.capture.structure import FlatModule
-from torchport.errors import CaptureError, FixedDimensionError, RefusedError, TimeLimitError, TorchportError, first_line
+from torchport.errors import (
+    CaptureError,
+    FixedDimensionError,
+    RefusedError,
+    SettledOtherwiseError,
+    TimeLimitError,
+    TorchportError,
+    first_line,
+)
 from torchport.operators import composition, library, lowering, symbolic
 from torchport.operators.lowering import Lowerings
 from torchport.process import silence
@@ -47,6 +66,8 @@ def capture(request: Request) -> Captured:
     with silence(verbose=request.verbose):
         program, guards = (request.program, []) if request.program is not None else _captured(request, repairs)
         check_not_frozen(program, request, guards)
+        if request.judged:
+            _check_conditions(program, request, guards)
         try:
             model = translate(program, request, repairs)
         except CaptureError:
@@ -200,12 +221,15 @@ def exported(
     """
     forgets = known is None and bool(request.learned)
     known = list(request.learned) if known is None else known
+    refused: list[CaptureRepair] = []  # repairs that did not help
     frozen: tuple[torch.export.ExportedProgram, list[Guard], list[str]] | None = None
+    early: CaptureRepair | None = None  # that was not asked for by a whole capture, but by a guard that fixes a number
     calls = autograd_functions.Calls()
     while True:
+        ends = frozen is None and for_failed_capture(FixedDimensionError(""), (*known, *refused)) is not None
         try:
             with (
-                watch_guards() as guards,
+                watch_guards(FIXED_NUMBER if ends else None) as guards,
                 weights_given_later(request.weights_apart),
                 repaired(request.call.target, (*WITH_SIZES, *known)) as applied,
                 autograd_functions.as_operators(calls) as used,
@@ -222,7 +246,14 @@ def exported(
                 program, guards, applied = frozen
                 repairs += applied
                 return program, guards
-            repair = for_failed_capture(error, tuple(known))
+            repair = for_failed_capture(error, (*known, *refused))
+            if isinstance(error, UnwantedGuardError):
+                early = repair
+            elif repair is None and early is not None:  # it did not go well: the number is fixed
+                known.remove(early)
+                refused.append(early)
+                early = None
+                continue
             if repair is None and forgets:
                 forgets = False
                 known.clear()
@@ -234,7 +265,7 @@ def exported(
         else:
             if request.dims and not guards and not reads_guards():
                 parts.note(UNREAD_GUARDS)
-            again = _repair_of_frozen(program, request, guards, tuple(known))
+            again = _repair_of_frozen(program, request, guards, (*known, *refused))
             if again is None:
                 request.learned[:] = known
                 repairs += applied
@@ -291,6 +322,20 @@ def check_not_frozen(program: torch.export.ExportedProgram, request: Request, gu
         where=lines[-1] if lines else None,  # the last one fixed it for good
         next_step="compute with x.shape[i] instead of int(...) of it, or leave the dimension out",
     )
+
+
+def _check_conditions(program: torch.export.ExportedProgram, request: Request, guards: list[Guard]) -> None:
+    """Check that a capture at larger sizes took the sides of conditions that the example takes."""
+    known = symbols_of_dims(program, request)
+    other = settled_otherwise(guards, *known)
+    if other:
+        doubtful = doubtful_lines(guards, *known)
+        asked = [guard for guard in guards if guard.line in doubtful and is_condition(guard)]
+        request.conditions[:] = [guard.site for guard in (*other, *asked) if guard.site is not None]
+        raise SettledOtherwiseError(
+            "a condition on sizes was settled by larger sizes, and the example answers it otherwise",
+            where=other[0].line,
+        )
 
 
 def frozen(program: torch.export.ExportedProgram, request: Request) -> list[tuple[str, str, str]]:

@@ -119,7 +119,10 @@ def _rewritten(request: Request, repairs: list[str]) -> tuple[Plan, _Try]:
     banned: set[int] = set()
     failure: CaptureError | None = None
     known: list[CaptureRepair] = list(request.learned)  # what one capture of the model needs, the next one will
-    inherited = bool(known)
+    inherited = bool(known or request.conditions)
+    for condition in request.conditions:
+        with contextlib.suppress(RewriteError):  # the capture asks there once more
+            plan.add(condition)
     looked = False
     one_by_one = False  # lines for conditions on sizes are added, once several together stopped the capture elsewhere
     for _ in range(_TRIES):
@@ -137,7 +140,7 @@ def _rewritten(request: Request, repairs: list[str]) -> tuple[Plan, _Try]:
                 if not looked:
                     looked = True
                     plan.add_assertions(site)
-                    for other in sites_looked_at(request.call, request.tensors):
+                    for other in sites_looked_at(request.call, tuple(request.call.tensors)):
                         _add(plan, other)
                 continue
             failure = failure or _refused(cause, error, plan)

@@ -12,6 +12,7 @@ import torch
 
 from torchport.capture.dynamic_dims import InputDims
 from torchport.capture.guards import Challenge
+from torchport.capture.origins import Site
 from torchport.capture.quotients import Joining, Splits, fits, split_dims, split_tensors, splits_of, whole_axis
 from torchport.capture.structure import Call
 from torchport.errors import OptionError
@@ -32,6 +33,10 @@ class Request:
         elsewhere: inputs at other sizes; programs captured with each are compared, where sizes have to be numbers.
         splits: axes of the inputs that torch gets in two; `tensors`, `dims` and `call` are those that it gets.
         learned: the repairs that a capture of the model needed; the next one, at other sizes say, begins with them.
+        conditions: where conditions on sizes are asked that a refused capture of route `export` settled, and that not
+            every size answers alike: `rewrite` begins with them.
+        judged: refuse such a capture before it is translated.
+        unchecked: the model did not run on `tensors`, which hold no numbers: a failed capture says nothing then.
     """
 
     call: Call
@@ -47,6 +52,9 @@ class Request:
     splits: Splits = dataclasses.field(default_factory=dict)
     verbose: bool = False
     learned: list[Any] = dataclasses.field(default_factory=list)
+    conditions: list[Site] = dataclasses.field(default_factory=list)
+    judged: bool = False
+    unchecked: bool = False
 
     def by_quotients(self, steps: Mapping[str, int]) -> Request:
         """Return a request that captures sizes by their quotients, where they are multiples; itself where none is.
