@@ -88,7 +88,7 @@ def broken_pass(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, body: 
 
 
 def test_a_model_is_optimized_saved_and_gives_the_same_answers(exported: Path, tmp_path: Path) -> None:
-    done = tp.optimize(exported, out=tmp_path / "fast.onnx")
+    done = tp.optimize(exported, output=tmp_path / "fast.onnx")
     x = np.random.default_rng(0).standard_normal((7, 3, 12, 12)).astype(np.float32)
     np.testing.assert_allclose(outputs(tmp_path / "fast.onnx", x=x)[0], outputs(exported, x=x)[0], rtol=1e-4, atol=1e-5)
     assert done.proof.passed
@@ -117,7 +117,7 @@ def test_the_model_in_memory_is_not_changed(exported: Path) -> None:
 
 
 def test_origins_survive(exported: Path, tmp_path: Path) -> None:
-    done = tp.optimize(exported, out=tmp_path / "fast.onnx")
+    done = tp.optimize(exported, output=tmp_path / "fast.onnx")
     sources = [node.metadata_props.get("torchport.source", "") for node in done.model.graph]
     assert all("test_optimize.py" in source for source in sources if source)
     assert sum(bool(source) for source in sources) >= len(sources) - 1
@@ -125,7 +125,7 @@ def test_origins_survive(exported: Path, tmp_path: Path) -> None:
 
 def test_a_pass_that_changes_an_answer_is_named_with_its_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken_pass(tmp_path, monkeypatch, "wrong_pass", WRONG.strip())
-    done = tp.optimize(line_of_relus(tmp_path / "m.onnx"), out=tmp_path / "fast.onnx")
+    done = tp.optimize(line_of_relus(tmp_path / "m.onnx"), output=tmp_path / "fast.onnx")
     run = by_name(done)["wrong_pass"]
     assert (run.verdict, run.node) == ("rolled back", "relu2")
     assert "it changes the outputs" in run.reason
@@ -163,7 +163,7 @@ def test_a_pass_that_hangs_is_named_and_the_others_go_on(tmp_path: Path, monkeyp
 
 
 def test_dimensions_are_fixed(exported: Path, tmp_path: Path) -> None:
-    done = tp.optimize(exported, out=tmp_path / "one.onnx", fix={"batch": 1})
+    done = tp.optimize(exported, output=tmp_path / "one.onnx", fix={"batch": 1})
     assert [list(v.shape or ()) for v in done.model.graph.inputs] == [[1, 3, 12, 12]]
     x = np.ones((1, 3, 12, 12), np.float32)
     np.testing.assert_allclose(outputs(tmp_path / "one.onnx", x=x)[0], outputs(exported, x=x)[0], rtol=1e-4, atol=1e-5)
@@ -174,7 +174,7 @@ def test_a_dimension_that_is_not_there_or_contradicts_is_refused(
     exported: Path, tmp_path: Path, fix: dict[str, int], words: str
 ) -> None:
     with pytest.raises(InputError, match=words):
-        tp.optimize(exported, out=tmp_path / "fast.onnx", fix=fix)
+        tp.optimize(exported, output=tmp_path / "fast.onnx", fix=fix)
     assert not (tmp_path / "fast.onnx").exists()
 
 
@@ -182,7 +182,7 @@ def test_a_random_model_is_refused(tmp_path: Path) -> None:
     text = "g (float[2,3] x) => (float[2,3] y) { r = RandomNormal<shape=[2,3]>()  y = Add(x, r) }"
     onnx.save(onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 20]> {text}'), tmp_path / "m.onnx")
     with pytest.raises(RandomModelError):
-        tp.optimize(tmp_path / "m.onnx", out=tmp_path / "fast.onnx")
+        tp.optimize(tmp_path / "m.onnx", output=tmp_path / "fast.onnx")
     assert not (tmp_path / "fast.onnx").exists()
 
 
@@ -191,7 +191,7 @@ def test_what_is_no_model_and_what_cannot_be_written_is_refused(exported: Path, 
     with pytest.raises(FileError):
         tp.optimize(tmp_path / "no.onnx")
     with pytest.raises(SaveError):
-        tp.optimize(exported, out=tmp_path / "no" / "such" / "folder.onnx")
+        tp.optimize(exported, output=tmp_path / "no" / "such" / "folder.onnx")
     with pytest.raises(OptionError, match="no target"):
         tp.optimize(exported, target="onxruntime")
 
@@ -218,7 +218,7 @@ def test_an_interrupt_leaves_nothing_half_written(exported: Path, tmp_path: Path
         "from torchport.optimization import optimizing\n"
         "def say(text):\n"
         "    if text == 'verifying': os.kill(os.getpid(), signal.SIGINT)\n"
-        "optimizing.optimize(sys.argv[1], out=sys.argv[2], progress=say)\n"
+        "optimizing.optimize(sys.argv[1], output=sys.argv[2], progress=say)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", script, str(exported), str(tmp_path / "fast.onnx")], capture_output=True, text=True

@@ -80,7 +80,7 @@ def command(
         feeds = run.read(inputs_of(onnx_files.load(file)), inputs, seed) if inputs else None
         done = optimize(
             file,
-            out=output,
+            output=output,
             target=target,  # type: ignore[arg-type]  # click has checked it
             fix=fix,
             inputs=feeds,

@@ -31,7 +31,7 @@ _SECONDS = 600.0  # for all passes together, once for each pass that hangs
 def optimize(
     model: ModelLike | Exported,
     *,
-    out: str | os.PathLike[str] | None = None,
+    output: str | os.PathLike[str] | None = None,
     target: Target = "onnxruntime",
     fix: Mapping[str, int] | None = None,
     inputs: Mapping[str, Any] | None = None,
@@ -47,12 +47,12 @@ def optimize(
 
     Args:
         model: a file, an `ir.Model`, an `onnx.ModelProto` or the result of `tp.export`; it is not changed.
-        out: where to save the result.
+        output: where to save the result.
         target: the engine it is for. "portable" keeps to ONNX's own operators.
         fix: sizes for dynamic dimensions, ``{"batch": 1}``.
         inputs: arrays to verify with; made up from the shapes where none are given.
         libraries: operator libraries that the model needs, by path.
-        measure: whether passes that claim speed are measured, and left out if they make the model slower.
+        measure: measure the passes that claim speed, and leave those out that make the model slower.
         limit_bytes: constants larger than this are not computed beforehand.
         progress: called with one line at each step.
 
@@ -64,12 +64,12 @@ def optimize(
         RandomModelError: the model gives other outputs each time, so that nothing can be verified.
 
     Example:
-        >>> done = tp.optimize("model.onnx", out="fast.onnx")
+        >>> done = tp.optimize("model.onnx", output="fast.onnx")
         >>> print(done)
     """
     started = time.monotonic()
     _check_options(target, fix)
-    path = None if out is None else check_target(out)
+    path = None if output is None else check_target(output)
     given = model.model if isinstance(model, Exported) else model
     with _as_file(given) as source:
         original = as_model(source)

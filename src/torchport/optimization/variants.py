@@ -107,7 +107,7 @@ class VariantFiles:
 def _optimized(model: Path, output: Path, options: dict[str, Any]) -> None:
     from torchport.optimization.optimizing import optimize
 
-    optimize(model, out=output, **options)
+    optimize(model, output=output, **options)
 
 
 def _quantized(model: Path, output: Path, options: dict[str, Any]) -> None:
