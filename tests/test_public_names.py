@@ -43,6 +43,7 @@ NAMES = {
     "try_engines",
     "tune",
     "verify",
+    "view",
 }
 
 

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from torchport.optimization.quantizing import quantize as quantize
     from torchport.optimization.tuning import tune as tune
     from torchport.reports.report import report as report
+    from torchport.reports.viewing import view as view
     from torchport.results import (
         Attempt as Attempt,
         Dim as Dim,
@@ -82,6 +83,7 @@ __getattr__, __dir__, __all__ = lazy_names(
         "torchport.optimization.quantizing": "quantize",
         "torchport.optimization.tuning": "tune",
         "torchport.reports.report": "report",
+        "torchport.reports.viewing": "view",
         "torchport.results": "Attempt Dim Exported Finding Proof",
     },
 )

@@ -39,10 +39,11 @@ def outcomes(onnx_file: Path, exported: tp.Exported, tmp_path_factory: pytest.Te
     tp.report(nested(), folder / "nested.html")
     tp.report(hostile(), folder / "hostile.html")
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # where Node is PyPI's
-    command = ["node", str(SCRIPT), str(folder), str(CHROMIUM)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env={**os.environ, "PATH": path})
+    with tp.view(onnx_file) as viewing:
+        command = ["node", str(SCRIPT), str(folder), str(CHROMIUM), viewing.url]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, env={**os.environ, "PATH": path})
     assert done.returncode == 0, done.stderr[-3000:]
-    found: dict[str, str] = json.loads(done.stdout)
+    found: dict[str, str] = {"folder": str(folder)} | json.loads(done.stdout)
     return found
 
 
@@ -57,3 +58,9 @@ def _with_other_bias(model: ir.Model) -> ir.Model:
 @pytest.mark.parametrize("check", CHECKS)
 def test_in_the_browser(outcomes: dict[str, str], check: str) -> None:
     assert outcomes[check] == ""
+
+
+def test_the_part_that_was_saved_is_the_part_that_was_cut(outcomes: dict[str, str]) -> None:
+    part = tp.graph.load(Path(outcomes["folder"]) / "part.onnx")
+    assert [node.op_type for node in part.graph] == ["Conv", "Relu", "ReduceMean"]
+    assert [value.name for value in part.graph.outputs] == ["pooled"]

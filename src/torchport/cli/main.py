@@ -35,6 +35,7 @@ VERBS = {
     "report": "Write one HTML page that shows a model, its errors and its time.",
     "quantize": "Make a model int8, within a limit of accuracy.",
     "tune": "Find the fastest way to run a model here, and save it.",
+    "view": "Show a model in the browser, and cut parts out of it.",
     "run": "Run an ONNX model on given inputs.",
     "cpp": "Write a C++ project that runs a model.",
     "doctor": "Show versions, engines, CPU features, and what is missing.",

@@ -39,15 +39,14 @@ _PAGE = """<!doctype html>
 
 
 def page(data: Mapping[str, Any], *, title: str) -> str:
-    """Return the HTML.
+    """Return the HTML. Data with `served` is for a page that may ask its own server.
 
     Raises:
         ViewerMissingError: torchport runs from its sources, and the viewer has not been built.
     """
     script, style = _bundled("viewer.js"), _bundled("viewer.css")
-    return _PAGE.format(
-        policy=_policy(script, style), title=html.escape(title), style=style, data=_packed(data), script=script
-    )
+    policy = _policy(script, style, connect=bool(data.get("served")))
+    return _PAGE.format(policy=policy, title=html.escape(title), style=style, data=_packed(data), script=script)
 
 
 def check_viewer() -> None:
@@ -70,13 +69,14 @@ def _bundled(name: str) -> str:
     return path.read_text(encoding="utf-8").strip()
 
 
-def _policy(script: str, style: str) -> str:
+def _policy(script: str, style: str, *, connect: bool) -> str:
     def allowed(text: str) -> str:
         return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
+    own = "'self'" if connect else "'none'"
     return (
         f"default-src 'none'; script-src {allowed(script)}; style-src {allowed(style)}; worker-src blob:; "
-        "base-uri 'none'; form-action 'none'"
+        f"connect-src {own}; base-uri 'none'; form-action 'none'"
     )
 
 

@@ -104,9 +104,24 @@ def report(
     if profile:
         found.append(_profiled(path or loaded, inputs, at, progress))
     say("writing the page")
-    numbers = {name_of(node): n for n, node in reversed(list(enumerate(shown.nodes)))}
+    numbers = numbers_of(shown)
     parts = [parts_of(result, numbers) for result in found]
     return _written(target, page_data(model, loaded, shown, parts), parts)
+
+
+def page_of(model: ModelLike, *, results: Sequence[object] = (), served: bool = False) -> str:
+    """Return the page of a model; `served`: it may ask the server that it comes from."""
+    check_viewer()
+    loaded, _ = opened(model)
+    with reading(model):
+        shown = ModelData(loaded)
+    data = page_data(model, loaded, shown, [parts_of(result, numbers_of(shown)) for result in results])
+    return page({**data, "served": served}, title=data["title"])
+
+
+def numbers_of(shown: ModelData) -> dict[str, int]:
+    """Return the number of each node by its name; the first of several."""
+    return {name_of(node): n for n, node in reversed(list(enumerate(shown.nodes)))}
 
 
 def _check_asked(against: Any, inputs: Any, profile: bool, at: Mapping[str, int] | None) -> None:

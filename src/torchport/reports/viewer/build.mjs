@@ -7,7 +7,7 @@ const common = { bundle: true, target: "es2022", charset: "utf8", logLevel: "war
 if (process.argv.includes("--tests")) {
   await build({
     ...common,
-    entryPoints: ["tests/layered.test.ts", "tests/tree.test.ts", "tests/text.test.ts"],
+    entryPoints: ["cut", "layered", "text", "tree"].map((name) => `tests/${name}.test.ts`),
     outdir: "dist/tests",
     platform: "node",
     format: "esm",

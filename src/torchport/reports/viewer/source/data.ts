@@ -109,6 +109,8 @@ export interface PageData {
   tables: TableData[];
   faults: Fault[];
   model: ModelData;
+  /** The page comes from `torchport view`, which can be asked. */
+  served?: boolean;
   overlays: OverlayData[];
 }
 

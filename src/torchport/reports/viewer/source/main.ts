@@ -2,6 +2,7 @@
 
 import { arrange, type Block, type Plan } from "./arrange.ts";
 import { blocksOf } from "./blocks.ts";
+import { Cut } from "./cut.ts";
 import { type PageData, unpack } from "./data.ts";
 import { h } from "./dom.ts";
 import { builtIn, Overlay } from "./overlay.ts";
@@ -55,6 +56,7 @@ class Page implements Actions {
   private readonly index: Index;
   private readonly overlays: Overlay[];
   private readonly panel: Panel;
+  private readonly cut: Cut;
   private readonly layout = new Layout();
   private readonly open = new Set<number>();
   private readonly view: View;
@@ -84,7 +86,11 @@ class Page implements Actions {
     this.tree = new Tree(page.model);
     this.index = new Index(page.model);
     this.overlays = [...page.overlays, ...builtIn(page.model)].map((data) => new Overlay(data));
-    this.panel = new Panel(page, this.tree, new Uses(page.model, page.faults), this.overlays, this);
+    this.cut = new Cut(page.model, page.title, page.served === true, (nodes) => {
+      this.view.found = new Set([...nodes].map((node) => this.tree.ofNode.get(node)?.id ?? -1));
+      this.view.refresh();
+    });
+    this.panel = new Panel(page, this.tree, new Uses(page.model, page.faults), this.overlays, this, this.cut);
     const canvas = h("canvas", {
       tabindex: 0,
       role: "application",
@@ -126,7 +132,7 @@ class Page implements Actions {
         button("Close all", "Close every module (c)", () => void this.closeAll()),
       ),
     );
-    const graph = h("main", { class: "graph" }, canvas, map, this.legend, this.said);
+    const graph = h("main", { class: "graph" }, canvas, map, this.legend, this.cut.element, this.said);
     const widen = h(
       "button",
       { type: "button", class: "widen", title: "Wider or narrower", "aria-label": "Wider or narrower" },

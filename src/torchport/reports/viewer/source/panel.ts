@@ -1,6 +1,7 @@
 // What is beside the graph: the summary of the model, and all that is known of one node, module or tensor.
 
 import { typeOf } from "./blocks.ts";
+import type { Cut } from "./cut.ts";
 import type { Fault, ModelData, PageData, WeightData } from "./data.ts";
 import { bars, type Child, h, property } from "./dom.ts";
 import type { Overlay } from "./overlay.ts";
@@ -49,6 +50,7 @@ export class Panel {
     private readonly uses: Uses,
     private readonly overlays: Overlay[],
     private readonly actions: Actions,
+    private readonly cut: Cut,
   ) {}
 
   private get data(): ModelData {
@@ -188,6 +190,7 @@ export class Panel {
       weight ? this.weight(weight) : null,
       !made && maker !== undefined ? h("div", {}, "from ", this.nodeLink(maker)) : null,
       !made && maker === undefined && !weight ? h("div", { class: "note" }, "an input of the graph") : null,
+      this.cut.takes(value) ? this.cut.buttons(value) : null,
       made ? h("div", {}, readers.length ? "to " : "read by no node", ...this.nodeLinks(readers)) : null,
     );
   }
@@ -277,6 +280,7 @@ export class Panel {
         "The type of the numbers and the size of each axis; a name stands for a size that may vary.",
       ),
       item.kind === "output" && maker !== undefined ? property("from", this.nodeLink(maker)) : null,
+      this.cut.takes(item.value) ? this.cut.buttons(item.value) : null,
       item.kind === "input" ? property("to", h("span", {}, ...this.nodeLinks(readers))) : null,
     );
   }

@@ -1,10 +1,10 @@
-// The pages in a real browser. `node browser.mjs FOLDER CHROMIUM` opens FOLDER/*.html and prints the outcome of each
+// The pages in a real browser. `node browser.mjs FOLDER CHROMIUM ADDRESS` opens FOLDER/*.html and a served page and prints the outcome of each
 // check as JSON; tests/reports/test_browser.py writes the pages and reads the outcomes.
 import assert from "node:assert/strict";
 import { join } from "node:path";
 import { chromium } from "playwright-core";
 
-const [folder, executablePath] = process.argv.slice(2);
+const [folder, executablePath, address] = process.argv.slice(2);
 const outcomes = {};
 const trouble = [];
 let browser;
@@ -19,9 +19,12 @@ async function open(name, { hash = "", width = 1280, height = 800, colorScheme =
   });
   page.on(
     "request",
-    (request) => /^(file|blob):/.test(request.url()) || trouble.push(`${name} loads ${request.url()}`),
+    (request) =>
+      /^(file|blob):/.test(request.url()) ||
+      request.url().startsWith(address) ||
+      trouble.push(`${name} loads ${request.url()}`),
   );
-  await page.goto(`file://${join(folder, `${name}.html`)}${hash}`);
+  await page.goto(name === "served" ? address + hash : `file://${join(folder, `${name}.html`)}${hash}`);
   await page.waitForFunction(() => document.documentElement.dataset.ready);
   return page;
 }
@@ -205,6 +208,28 @@ const checks = {
     await settled(page);
     assert.match(await page.locator("aside").innerText(), /\\u202e/);
     await page.screenshot({ path: join(folder, "hostile.png") });
+    await page.close();
+  },
+  async "a cut shows its command and what is missing"() {
+    const page = await open("small", { hash: "#node=node_mean" });
+    const aside = page.locator("aside");
+    const cut = page.locator(".cut");
+    await aside.getByRole("button", { name: "cut to here" }).last().click();
+    assert.match(await cut.innerText(), /Cut: 3 nodes/);
+    await aside.getByRole("button", { name: "cut from here" }).first().click();
+    assert.match(await cut.innerText(), /torchport cut small.onnx --from relu --to pooled -o part.onnx/);
+    await page.screenshot({ path: join(folder, "cut.png") });
+    assert.equal(await cut.getByRole("button", { name: "Save the part" }).count(), 0);
+    await cut.getByRole("button", { name: "Clear" }).click();
+    assert.equal(await cut.isVisible(), false);
+    await page.close();
+  },
+  async "a served page saves the part that is cut"() {
+    const page = await open("served", { hash: "#node=node_mean" });
+    await page.locator("aside").getByRole("button", { name: "cut to here" }).last().click();
+    const save = page.locator(".cut").getByRole("button", { name: "Save the part" });
+    const [download] = await Promise.all([page.waitForEvent("download"), save.click()]);
+    await download.saveAs(join(folder, "part.onnx"));
     await page.close();
   },
   async "a phone and the dark show the same"() {
