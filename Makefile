@@ -4,7 +4,7 @@ BIN := .venv/bin
 VIEWER := src/torchport/reports/viewer
 NPM = cd $(VIEWER) && PATH="$(abspath $(BIN)):$$PATH" npm --silent
 
-.PHONY: demo check test lint pytest viewer viewer-test browser wheel test-torch test-parts golden bench-export bench-zoo bench-libraries bench-operators bench-databases bench-graph bench-rewrite bench-compare bench-engines bench-agreement bench-native fuzz clean
+.PHONY: demo check test lint pytest viewer viewer-test browser wheel test-torch test-parts golden bench-export bench-zoo bench-libraries bench-operators bench-databases bench-graph bench-rewrite bench-compare bench-engines bench-agreement bench-optimize bench-native fuzz clean
 
 demo: .venv/installed
 	$(BIN)/torchport export examples/01_first_export/model.py:Net --dynamic image:0=batch -o examples/01_first_export/model.onnx
@@ -102,6 +102,10 @@ bench-engines: .venv/installed
 	$(BIN)/python benchmarks/engines.py
 	$(BIN)/python benchmarks/bench.py
 	$(BIN)/python benchmarks/profiles.py
+
+# torchport optimize beside onnxslim and onnxsim: nodes, right or wrong, time, memory; with a model of 3 GiB.
+bench-optimize: .venv/installed
+	$(BIN)/python benchmarks/optimize.py
 
 # Forty models in every engine that is here: right, or the node that is not.
 bench-agreement: .venv-zoo/installed

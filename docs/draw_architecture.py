@@ -114,12 +114,15 @@ FLOWS = {
     ],
     "Optimize": [
         ("cli.optimize", "optimization.optimizing", "model, target, sizes to fix"),
-        ("optimization.optimizing", "optimization.pass_process", "passes in order"),
+        ("optimization.pass_runs", "optimization.pass_process", "passes in order"),
         ("optimization.pass_process", "benchmark.command_process", "commands, limits"),
         ("optimization.pass_child", "optimization.passes.graph_pass", "permission for each change"),
         ("optimization.pass_child", "optimization.model_transfer", "changed model"),
         ("optimization.pass_process", "optimization.model_transfer", "unchanged weights"),
-        ("optimization.optimizing", "verification.equivalence", "before, after"),
+        ("optimization.optimizing", "optimization.proven_passes", "model in both processes"),
+        ("optimization.proven_passes", "optimization.pass_runs", "steps, records"),
+        ("optimization.proven_passes", "verification.equivalence", "before, after"),
+        ("optimization.proven_passes", "optimization.speed_ratio", "where speed is claimed"),
         ("optimization.optimizing", "optimization.result", "what each pass did"),
     ],
     "Edit": [

@@ -48,6 +48,7 @@ SLOW = {
     "test_native",
     "test_opset_coverage",
     "test_opset_exported",
+    "test_optimize",
     "test_ordering",
     "test_other_sizes",
     "test_pair_torch",

@@ -12,7 +12,8 @@ import onnxruntime
 import pytest
 
 from torchport.irtools.inference import infer_missing
-from torchport.optimization.passes.graph_pass import Target, Work
+from torchport.optimization.passes.graph_pass import Work
+from torchport.optimization.result import Target
 
 RNG = np.random.default_rng(0)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,9 @@ class Passes:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def open(self, source: str, options: Mapping[str, Any], memory: int | None) -> dict[str, Any]:
+    def open(
+        self, source: str, options: Mapping[str, Any], memory: int | None, modules: Sequence[str]
+    ) -> dict[str, Any]:
         """Load the model, and fix the dimensions that the user fixes."""
         limit_process(memory)
         self._options = dict(options)
@@ -45,6 +48,9 @@ class Passes:
 
             set_dim(self._model, name, size)
         self._start = Snapshot(self._model)
+        for module in modules:
+            with contextlib.suppress(Exception):  # it is said when the pass is applied
+                import_module(module)
         return {"nodes": self._count()}
 
     def reset(self) -> dict[str, Any]:

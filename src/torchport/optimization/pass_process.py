@@ -6,13 +6,13 @@ import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
-
-import onnx_ir as ir
+from typing import TYPE_CHECKING, Any, Self
 
 from torchport.benchmark.command_process import CommandError, CommandProcess
 from torchport.errors import InputError, RefusedError
-from torchport.optimization.model_transfer import receive
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 SCRIPT = Path(__file__).with_name("pass_child.py")
 JOURNAL = "journal"  # the file that has the name of the node at work
@@ -45,18 +45,20 @@ class PassProcess:
 
     Args:
         source: the ONNX file.
-        original: the same model, of which this process has the weights.
         options: what passes are told; and ``fix``.
         seconds: the time that all steps of one process may take.
+        modules: of passes that will be applied, to import beforehand.
 
     Example:
-        >>> with PassProcess(path, original, options) as process:
+        >>> with PassProcess(path, options, seconds=60) as process:
         ...     process.apply(Step("torchport.optimization.passes.dead_code"))
-        ...     process.model()
+        ...     process.model(original)
     """
 
-    def __init__(self, source: Path, original: ir.Model, options: Mapping[str, Any], *, seconds: float) -> None:
-        self._source, self._original, self._options, self._seconds = source, original, dict(options), seconds
+    def __init__(
+        self, source: Path, options: Mapping[str, Any], *, seconds: float, modules: Sequence[str] = ()
+    ) -> None:
+        self._source, self._options, self._seconds, self._modules = source, dict(options), seconds, tuple(modules)
         self._stack = contextlib.ExitStack()
         self._done: list[Step] = []
         self._opened = False
@@ -71,7 +73,12 @@ class PassProcess:
     def _start(self) -> None:
         self._stack.close()
         self._process = self._stack.enter_context(CommandProcess(SCRIPT, limit=self._seconds))
-        arguments = {"source": str(self._source), "options": self._options, "memory": _limit_of(self._original)}
+        arguments = {
+            "source": str(self._source),
+            "options": self._options,
+            "memory": _memory_limit(self._source),
+            "modules": self._modules,
+        }
         self._process.send("open", arguments)
         self._opened = False
 
@@ -110,11 +117,13 @@ class PassProcess:
         self._done = list(steps)
         self._replay()
 
-    def model(self) -> ir.Model:
-        """Return the model as it is now."""
+    def model(self, original: ir.Model) -> ir.Model:
+        """Return the model as it is now; the weights that are unchanged are those of the original, in this process."""
+        from torchport.optimization.model_transfer import receive
+
         self._ready()
         self._process.ask("send")
-        return receive(self._process.folder, self._original)
+        return receive(self._process.folder, original)
 
     def _replay(self) -> None:
         self._ready()
@@ -122,9 +131,11 @@ class PassProcess:
             self._process.ask("apply", module=step.module, most=step.most)
 
 
-def _limit_of(original: ir.Model) -> int:
-    weights = sum(v.const_value.nbytes for v in original.graph.initializers.values() if v.const_value is not None)
-    return _MEMORY + 3 * weights
+def _memory_limit(source: Path) -> int:
+    """Return the bytes of address space for a model: its weights may lie in any file of its folder."""
+    with contextlib.suppress(OSError):
+        return _MEMORY + 3 * sum(file.stat().st_size for file in source.parent.iterdir() if file.is_file())
+    return _MEMORY
 
 
 def _not_opened(error: CommandError) -> Exception:

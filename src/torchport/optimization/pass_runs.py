@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
-
-import onnx_ir as ir
+from typing import TYPE_CHECKING, Any
 
 from torchport.optimization.pass_process import PassError, PassProcess, Step
-from torchport.optimization.passes.graph_pass import Pattern
-from torchport.optimization.result import PassRun, PassVerdict
+from torchport.optimization.result import PassRun, PassVerdict, Pattern
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 
 def _modules(*names: str) -> tuple[str, ...]:
@@ -92,6 +92,7 @@ class PassRuns:
 
     Args:
         process: has the model.
+        original: the model in this process.
         say: called with one line at each step.
 
     Attributes:
@@ -100,8 +101,8 @@ class PassRuns:
         before_fusions: the model before passes that claim speed changed it; None if they did not.
     """
 
-    def __init__(self, process: PassProcess, say: Callable[[str], None]) -> None:
-        self._process, self._say = process, say
+    def __init__(self, process: PassProcess, original: ir.Model, say: Callable[[str], None]) -> None:
+        self._process, self._original, self._say = process, original, say
         self.records: dict[str, Record] = {}
         self.steps: list[Step] = []
         self.before_fusions: ir.Model | None = None
@@ -115,7 +116,9 @@ class PassRuns:
         for record in self.records.values():
             record.forget()
         self._until_stable()
-        before = self._process.model() if any(module not in self._excluded for module in CLAIM_SPEED) else None
+        before = (
+            self._process.model(self._original) if any(module not in self._excluded for module in CLAIM_SPEED) else None
+        )
         for _ in range(_ROUNDS):
             changed = [module for module in FUSIONS if self._apply(module)]
             if not changed:

@@ -6,14 +6,33 @@ import dataclasses
 from collections import Counter
 from typing import TYPE_CHECKING, Literal
 
-from torchport.optimization.passes.graph_pass import Pattern, Target
 from torchport.results import Finding, Proof, Record
 from torchport.terminal import WIDTH, shortened, table, wrapped
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
+Target = Literal["onnxruntime", "openvino", "portable"]
 PassVerdict = Literal["kept", "nothing to do", "rolled back", "not installed"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Pattern:
+    """A place where nodes together compute something that has a name.
+
+    Attributes:
+        kind: "attention", "layer normalization", "gelu", ...
+        node: the last of the nodes, by name.
+        fused_into: the operator that stands there now; empty where it was left as it is.
+        reason: why it was left.
+        origin: the source line the node comes from, if it is known.
+    """
+
+    kind: str
+    node: str
+    fused_into: str = ""
+    reason: str = ""
+    origin: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -52,6 +53,7 @@ def prove_same(
     inputs: Mapping[str, Array] | None = None,
     engine: str = DEFAULT,
     libraries: Sequence[str | os.PathLike[str]] = (),
+    patience: float | None = None,
 ) -> Proof:
     """Put the same questions to two ONNX models; names may differ, order and types may not.
 
@@ -63,6 +65,7 @@ def prove_same(
         inputs: an example, by the new names; made up from the shapes where none is given.
         engine: what runs both.
         libraries: operator libraries they may load.
+        patience: the seconds of a run from which on few cases are tried; None to try all in any case.
 
     Example:
         >>> prove_same("model.onnx", tp.graph.fold("model.onnx")).passed
@@ -91,10 +94,15 @@ def prove_same(
     outputs = [o.name for o in new.outputs]
     follow = declared_expressions(new, roots)
     asked = [ProofInput(n, a, dims[n], expressions=follow[n]) for n, a in zip(names, examples, strict=True)]
+    start = time.monotonic(), time.process_time()
     first = rows.ask(examples)
+    took = min(time.monotonic() - start[0], time.process_time() - start[1])  # a busy machine makes no model costly
+    seconds = 0.0 if patience is None else took / patience  # the verifier takes one of a second for costly
     if all(info.shape is None or len(info.shape) == a.ndim for info, a in zip(old.outputs, first, strict=True)):
         _check_interface("output", old.outputs, new.outputs)  # else the file itself states wrong shapes
-    verifier = Verifier(rows.ask, asked, outputs, first=first, engine=engine, called="the model before")
+    verifier = Verifier(
+        rows.ask, asked, outputs, first=first, engine=engine, seconds=seconds, called="the model before"
+    )
     verifier.check_repeatable()
     proof = verifier.verify(candidate(new, names, outputs))
     return dataclasses.replace(proof, findings=(*proof.findings, *rows.findings()))

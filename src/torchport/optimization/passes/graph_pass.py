@@ -6,36 +6,16 @@ import dataclasses
 import os
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Literal, TypeGuard, get_args
+from typing import TypeGuard, get_args
 
 import onnx_ir as ir
 
 from torchport.irtools.metadata import CALL, MODULE, OPERATOR, SOURCE
 from torchport.irtools.names import name_of
+from torchport.optimization.result import Pattern, Target
 
-Target = Literal["onnxruntime", "openvino", "portable"]
-LIMIT_BYTES = 16 * 2**20
 CONTRIB = "com.microsoft"
 _ORIGIN = (MODULE, SOURCE, OPERATOR, CALL)
-
-
-@dataclasses.dataclass(frozen=True)
-class Pattern:
-    """A place where nodes together compute something that has a name.
-
-    Attributes:
-        kind: "attention", "layer normalization", "gelu", ...
-        node: the last of the nodes, by name.
-        fused_into: the operator that stands there now; empty where it was left as it is.
-        reason: why it was left.
-        origin: the source line the node comes from, if it is known.
-    """
-
-    kind: str
-    node: str
-    fused_into: str = ""
-    reason: str = ""
-    origin: str = ""
 
 
 class Work:
@@ -52,7 +32,7 @@ class Work:
         self,
         *,
         target: Target = "onnxruntime",
-        limit_bytes: int = LIMIT_BYTES,
+        limit_bytes: int = 16 * 2**20,
         journal: Path | None = None,
         most: int | None = None,
     ) -> None:

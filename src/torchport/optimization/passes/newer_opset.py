@@ -7,7 +7,8 @@ import onnx_ir as ir
 from torchport.editing.transaction import take_over
 from torchport.opset.convert import convert
 from torchport.optimization.passes import activations, attention, normalizations
-from torchport.optimization.passes.graph_pass import GraphPass, Target, Work
+from torchport.optimization.passes.graph_pass import GraphPass, Work
+from torchport.optimization.result import Target
 
 
 def _apply(model: ir.Model, work: Work) -> None:
