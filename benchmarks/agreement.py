@@ -4,8 +4,8 @@
     python benchmarks/agreement.py --only 'timm/*'
     python benchmarks/agreement.py --redo missed        once more what was not right; `all` for everything
 
-Each model is exported and proven, and `tp.try_engines` runs the saved file in all engines that are here and in PyTorch,
-on other inputs than the example's. An engine that does not give the answers must be named with the node at fault.
+Each model is exported and proven, and `tp.try_engines` runs the saved file in all engines that are here, on other
+inputs than the example's. An engine that does not give the answers must be named with the node at fault.
 
 Results are kept in a file, a line a model, and not asked for again. The table is a part of docs/coverage.md.
 """
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import copy
 import fnmatch
 import json
 import os
@@ -22,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -38,8 +40,8 @@ FIRST, LAST = "<!-- bench-agreement -->\n", "<!-- end of bench-agreement -->\n"
 HEAD = """## Engines
 
 Written by `make bench-agreement`; not to be edited by hand. {count} models of the zoo that `bench-compare` does not
-touch are exported and proven, and [`torchport engines`](engines.md) runs the saved files in every engine that is here
-and in PyTorch, eager and compiled, on other inputs than the example's. Right is what the proof's tolerances allow.
+touch are exported and proven, and [`torchport engines`](engines.md) runs the saved files in every engine that is here,
+on other inputs than the example's. Right is what PyTorch gives, within the proof's tolerances.
 """
 
 Rows = list[dict[str, Any]]
@@ -58,9 +60,40 @@ def here(name: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
         tp.export(model, kwargs={**spec.arguments(spec.example, 0), **spec.fixed}, output=path)
-        inputs = tuple(leaves(spec.arguments(spec.example, SEED)))
-        for row in tp.try_engines(path, model, inputs=inputs, seconds=0.2, limit=600).rows:
+        arguments = spec.arguments(spec.example, SEED)
+        inputs = tuple(leaves(arguments))
+        for row in tp.try_engines(path, flat(model, arguments, spec.fixed), inputs=inputs, seconds=0.2, limit=600).rows:
             print(json.dumps({key: getattr(row, key) for key in KEPT}), flush=True)
+
+
+def flat(model: Any, arguments: dict[str, Any], fixed: Mapping[str, Any]) -> Any:
+    """Return the model with its arguments in order, as the ONNX file takes them, and those that are no tensors."""
+    import torch
+
+    class Flat(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, *given: torch.Tensor) -> Any:
+            return self.model(**filled(copy.deepcopy(arguments), iter(given)), **fixed)
+
+    return Flat().eval()
+
+
+def filled(value: Any, given: Iterator[Any]) -> Any:
+    """Return nested arguments with other tensors, in the order of `measure.leaves`."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return next(given)
+    if isinstance(value, dict):
+        return {name: filled(child, given) for name, child in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(filled(child, given) for child in value)
+    for layer in getattr(value, "layers", ()):  # a cache
+        layer.keys, layer.values = next(given), next(given)
+    return value
 
 
 def run(name: str) -> Rows:

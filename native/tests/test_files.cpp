@@ -156,6 +156,8 @@ void hostile_archives_are_refused() {
   CHECK_ERROR("zip64 record is missing", unzip(changed(end + 10, "\xff\xff")));
   CHECK_ERROR("is no array", unzip(changed(list + 46, "x.txt")));
   CHECK_ERROR("sizes are wrong", unzip(changed(list + 20, std::string("\xfe\xff\xff\xff\xfe\xff\xff\xff", 8))));
+  std::string bomb = changed(list + 10, "\x08");  // a hundred bytes that claim to be deflated from 2 GiB
+  CHECK_ERROR("made to fill the memory", unzip(bomb.replace(list + 24, 4, std::string("\x00\x00\x00\x80", 4))));
 }
 
 // Every byte of an archive changed in turn, and random ones: an error of ours, or arrays, and nothing else.

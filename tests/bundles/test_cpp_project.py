@@ -197,6 +197,7 @@ def test_the_result_has_a_json_form(call: Callable[..., Result], onnx_file: Path
         (("none.onnx", "-o", "app"), "none.onnx"),
         (("m.onnx", "-o", "full"), "is there already"),
         (("m.onnx", "-o", "no/such/app"), "is missing or cannot be written"),
+        (("m.onnx", "-o", "/proc/app"), "cannot be made"),
         (("m.onnx", "-o", "app", "--engine", "reference"), "there is no C++ for the engine 'reference'"),
         (("m.onnx", "-o", "app", "--library", "none.so"), "there is no operator library 'none.so'"),
         (("m.onnx", "-o", "app", "-i", "x=float64[1,3,8,8]"), "input 'x' is float64, the model takes float32"),

@@ -52,6 +52,16 @@ def test_an_archive_larger_than_the_memory_is_not_unpacked(tmp_path: Path, monke
         read_arrays(tmp_path / "a.npz")
 
 
+def test_a_small_archive_of_gigabytes_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.savez_compressed(tmp_path / "a.npz", x=np.zeros(1 << 20))
+    assert read_arrays(tmp_path / "a.npz")["x"].size == 1 << 20
+    monkeypatch.setattr(arrays, "_LARGE", 1 << 20)
+    with pytest.raises(InputError, match="made to fill the memory"):
+        read_arrays(tmp_path / "a.npz")
+    np.savez(tmp_path / "b.npz", x=np.zeros(1 << 20))
+    assert read_arrays(tmp_path / "b.npz")["x"].size == 1 << 20
+
+
 def test_a_truncated_archive_is_named(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=np.zeros(1000))
     (tmp_path / "a.npz").write_bytes((tmp_path / "a.npz").read_bytes()[:500])

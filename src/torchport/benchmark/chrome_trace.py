@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from torchport.benchmark.kernel_costs import origin_in
+from torchport.benchmark.kernel_costs import origins_in
 from torchport.benchmark.profile_report import Profile
 from torchport.engines.profiling import KernelTimes
 from torchport.files.filesystem import write_atomically
@@ -26,7 +26,7 @@ def write_trace(path: Path, profile: Profile, times: KernelTimes) -> None:
     for span in times.spans:
         kernel = times.kernels[span.kernel]
         nodes = kernel.nodes or kernel.beside
-        origins = [origin_in(node) for node in nodes]
+        origins = [origin for node in nodes for origin in origins_in(node)]
         event = {
             "name": kernel.name or kernel.operator,
             "cat": kernel.operator,

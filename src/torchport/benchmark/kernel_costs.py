@@ -7,31 +7,58 @@ by multiply-adds and by bytes. So a convolution with an activation behind it get
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from torchport.benchmark.profile_report import Limits, LineTime, ModuleTime, NodeTime, OperatorTime
 from torchport.engines.profiling import Kernel, KernelTimes
 from torchport.inspection.cost import UnknownShapeError, bytes_moved, multiply_adds
 from torchport.irtools.dims import Dims, evaluated, names_in
-from torchport.irtools.metadata import origin_of
+from torchport.irtools.metadata import folded_into, origin_of
 from torchport.irtools.names import name_of
 from torchport.irtools.shapes import Shapes
 from torchport.irtools.types import operator_name
 from torchport.results import Origin
 from torchport.tensors import Array
 
+_TELLING = 2e-6  # seconds of a call below which an engine's clock, of whole microseconds, tells no rate
 _LEAST = 1e-9  # seconds: a node that computes and moves nothing has a part too
 _TORCH = "torch/fx/"
+_VIEWS = ("Reshape", "Squeeze", "Unsqueeze")  # an engine that inserts one copies nothing
+_SLOWED = (0.75, 1.0)  # what is left of a kernel's time in a run that does not count; more is the machine's doing
 _INTEGERS = ("int8", "uint8", "i8", "u8")
 
 
 def origin_in(node: ir.Node) -> Origin:
-    """Return where a node comes from; a line inside torch, which torch names for sizes that it asks for, is none."""
-    origin = origin_of(node)
+    """Return where the most of a node's work comes from.
+
+    Of a convolution with a normalization folded into it that is the convolution, though the node's own entry is that of
+    the normalization, whose result it gives.
+    """
+    alike = (origin for operator, origin in folded_into(node) if operator == node.op_type)
+    return _plain(next(alike, origin_of(node)))
+
+
+def origins_in(node: ir.Node) -> tuple[Origin, ...]:
+    """Return where a node comes from, and all that was folded into it."""
+    return tuple(dict.fromkeys([origin_in(node), _plain(origin_of(node)), *(_plain(o) for _, o in folded_into(node))]))
+
+
+def _plain(origin: Origin) -> Origin:
+    """Return an origin; a line inside torch, which torch names for sizes that it asks for, is none."""
     return dataclasses.replace(origin, source="") if origin.source.startswith(_TORCH) else origin
+
+
+def operators_in(node: ir.Node) -> tuple[str, ...]:
+    """Return the operators that a node computes: its own, or those that the exporter folded into it, its own first."""
+    operators = [operator for operator, _ in folded_into(node)]
+    if node.op_type not in operators:
+        return (node.op_type,)
+    return tuple(sorted(operators, key=lambda operator: operator != node.op_type))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +127,7 @@ def without_counting(times: KernelTimes, call_overhead: float, counted: float, p
     """
     calls = sum(kernel.calls for kernel in times.kernels)
     rest = counted - call_overhead * calls
-    scale = plain / rest if rest > 0 else 1.0
+    scale = min(max(plain / rest, _SLOWED[0]), _SLOWED[1]) if rest > 0 else 1.0
     kernels = [
         dataclasses.replace(kernel, seconds=max(kernel.seconds - call_overhead * kernel.calls, 0.0) * scale)
         for kernel in times.kernels
@@ -124,34 +151,35 @@ class Costs:
 
     def _of(self, position: int, kernel: Kernel) -> list[Part]:
         if not kernel.nodes:
-            moved = kernel.moved
+            moved = 0 if kernel.operator in _VIEWS else kernel.moved
             beside = kernel.beside[0] if kernel.beside else None
-            return [Part(position, beside, kernel.seconds, 0, moved, None, self._moving(moved, kernel.calls))]
+            moving = self._moving(moved, kernel.calls) if _tells(kernel) else None
+            return [Part(position, beside, kernel.seconds, 0, moved, None, moving)]
         counts = [self._count(node) for node in kernel.nodes]
         alone = [self._bytes([node]) for node in kernel.nodes]
-        weights = [
-            max(self._computing(c, kernel, kernel.calls) or 0.0, self._moving(b, kernel.calls) or 0.0, _LEAST)
-            for c, b in zip(counts, alone, strict=True)
-        ]
+        computing = [self._computing(count, kernel, kernel.calls) or 0.0 for count in counts]
+        reading = [self._moving(moved, kernel.calls) or 0.0 for moved in alone]
+        fractions = _fractions(computing, reading, kernel.seconds)
         together = self._bytes(kernel.nodes)
         together = kernel.moved if together is None else together
         return [
-            self._part(position, kernel, node, count, together, weight / sum(weights))
-            for node, count, weight in zip(kernel.nodes, counts, weights, strict=True)
+            self._part(position, kernel, node, count, together, fraction)
+            for node, count, fraction in zip(kernel.nodes, counts, fractions, strict=True)
         ]
 
     def _part(
         self, position: int, kernel: Kernel, node: ir.Node, count: int | None, moved: int | None, fraction: float
     ) -> Part:
         calls = kernel.calls
-        moving = self._moving(moved, calls)
+        tells = _tells(kernel)
+        moving = self._moving(moved, calls) if tells else None
         return Part(
             position,
             node,
             kernel.seconds * fraction,
             None if count is None else round(count * calls),
             None if moved is None else round(moved * fraction * calls),
-            self._computing(count, kernel, calls),
+            self._computing(count, kernel, calls) if tells else None,
             None if moving is None else moving * fraction,
         )
 
@@ -169,16 +197,45 @@ class Costs:
     def _computing(self, count: int | None, kernel: Kernel, calls: float) -> float | None:
         if self._limits is None or not count:
             return None
-        kind = "int8" if kernel.dtype in _INTEGERS else kernel.dtype
-        rate = self._limits.multiply_adds.get(kind) or self._limits.multiply_adds.get("float32")
-        return count * calls / rate if rate else None
+        return count * calls / self._limits.multiply_adds[limited_by(kernel.dtype, self._limits)]
 
     def _moving(self, moved: int | None, calls: float) -> float | None:
         if self._limits is None or not moved:
             return None
-        sizes = sorted(self._limits.bandwidth)
-        size = next((s for s in sizes if s >= moved), sizes[-1])
-        return moved * calls / self._limits.bandwidth[size]
+        return moved * calls / bandwidth_at(self._limits, moved)
+
+
+def limited_by(dtype: str, limits: Limits) -> str:
+    """Return the dtype whose rate of multiply-adds is the limit of a kernel."""
+    kind = "int8" if dtype in _INTEGERS else dtype
+    return kind if kind in limits.multiply_adds else next(iter(limits.multiply_adds))
+
+
+def bandwidth_at(limits: Limits, moved: int) -> float:
+    """Return the bytes in a second that are the limit where so many are worked on: between the sizes measured."""
+    sizes = sorted(limits.bandwidth)
+    rates = [math.log(limits.bandwidth[size]) for size in sizes]
+    return math.exp(float(np.interp(math.log(moved), [math.log(size) for size in sizes], rates)))
+
+
+def _fractions(computing: Sequence[float], moving: Sequence[float], seconds: float) -> list[float]:
+    """Return the part of a kernel's time that each of its nodes has: as the limits say that they would take it.
+
+    Alone they may take longer than the kernel, which reads and writes less. Then each has the time of its
+    multiply-adds at least, and what is left is divided by what else they would take.
+    """
+    alone = [max(c, m, _LEAST) for c, m in zip(computing, moving, strict=True)]
+    left = seconds - sum(computing)
+    if sum(alone) <= seconds:
+        return [part / sum(alone) for part in alone]
+    if left <= 0:
+        return [max(c, _LEAST) / sum(max(c, _LEAST) for c in computing) for c in computing]
+    further = [max(a - c, _LEAST) for a, c in zip(alone, computing, strict=True)]
+    return [(c + left * f / sum(further)) / seconds for c, f in zip(computing, further, strict=True)]
+
+
+def _tells(kernel: Kernel) -> bool:
+    return kernel.seconds >= _TELLING * max(kernel.calls, 1.0)
 
 
 class Tables:
@@ -248,13 +305,14 @@ class Tables:
         most = max(parts, key=lambda part: part.seconds)
         nodes = kernel.nodes
         heavy = most.node if nodes else None
-        origins = [origin_in(n) for n in (nodes or kernel.beside)]
+        origins = [origin for n in (nodes or kernel.beside) for origin in origins_in(n)]
         return NodeTime(
             name=(name_of(heavy) if heavy is not None else "") or kernel.name,
             operator=kernel.operator,
             kernel=kernel.name,
             nodes=tuple(map(name_of, nodes)),
             operators=tuple(n.op_type for n in nodes),
+            computes=tuple(operator for n in nodes for operator in operators_in(n)),
             module=most.origin.module,
             source=most.origin.source,
             sources=tuple(dict.fromkeys(o.source for o in origins if o.source)),

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 
-from torchport.benchmark.kernel_costs import origin_in
+from torchport.benchmark.kernel_costs import origins_in
 from torchport.benchmark.profile_report import Advice
 from torchport.engines.profiling import Kernel, KernelTimes
 from torchport.irtools.dims import dim_names
@@ -76,7 +76,7 @@ class _Looking:
         seconds = max(sum(self._kernels[n].seconds for n in which) - keeps, 0.0)
         nodes = [node for n in which for node in (self._kernels[n].nodes or self._kernels[n].beside)]
         names = tuple(name_of(node) for n in which for node in self._kernels[n].nodes)
-        sources = tuple(dict.fromkeys(s for node in nodes if (s := origin_in(node).source)))
+        sources = tuple(dict.fromkeys(o.source for node in nodes for o in origins_in(node) if o.source))
         shown = f"{message}, at {', '.join(_short(s) for s in sources[:_NAMED])}" if sources else message
         shown += f" and {len(sources) - _NAMED} more lines" if len(sources) > _NAMED else ""
         return Advice(kind, shown, next_step, seconds, self._part(seconds), names, sources)

@@ -13,6 +13,8 @@ from torchport.terminal import WIDTH, clip, human, human_bytes, table
 
 Bound = Literal["arithmetic", "memory", "neither", "unknown"]
 _FAR = 0.1  # below this part of both limits, neither of them is what takes the time
+_AMOUNTS = ("m-adds", "bytes")  # columns
+_NAMED = 8  # nodes that a line names
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 
 
@@ -58,6 +60,11 @@ class Timed(Record):
         return f"{known[name]:.0%} {name if name == 'memory' else 'arith.'}"
 
     @property
+    def amounts(self) -> tuple[str, str]:
+        """Return multiply-adds and bytes, for two columns."""
+        return tuple("" if n is None else human(n) for n in (self.multiply_adds, self.bytes_moved))  # type: ignore[return-value]
+
+    @property
     def sentence(self) -> str:
         """Return the time and the limits in words."""
         parts = [f"{self.share:.0%} of the time"]
@@ -79,6 +86,7 @@ class NodeTime(Timed):
         kernel: the engine's own name of the kernel.
         nodes: the model's nodes that it computes.
         operators: their operators.
+        computes: the same, with those that the exporter folded into nodes.
         module: the module that the most of it comes from.
         source: the Python line that the most of it comes from.
         sources: every Python line that it comes from.
@@ -95,6 +103,7 @@ class NodeTime(Timed):
     kernel: str
     nodes: tuple[str, ...] = ()
     operators: tuple[str, ...] = ()
+    computes: tuple[str, ...] = ()
     module: str = ""
     source: str = ""
     sources: tuple[str, ...] = ()
@@ -162,7 +171,7 @@ class Limits(Record):
     def __str__(self) -> str:
         rates = ", ".join(f"{name} {human(rate)}" for name, rate in self.multiply_adds.items())
         moved = ", ".join(f"{human_bytes(rate)} on {human_bytes(size)}" for size, rate in self.bandwidth.items())
-        return f"multiply-adds in a second: {rates}; bytes in a second: {moved}"
+        return f"multiply-adds (m-adds) in a second: {rates}; bytes in a second: {moved}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -280,37 +289,51 @@ class Profile(Record):
         return [*lines, *([_filled("  limits: ", str(self.limits))] if self.limits else [])]
 
     def _node_rows(self, top: int) -> list[str]:
-        rows = [("share", "time", "operator", "node", "line", "of the limit")]
+        rows = [("share", "time", "operator", "node", "line", *_AMOUNTS, "of limit")]
         for node in self.nodes[:top]:
-            mark = " (Python)" if node.in_python else " (inserted)" if node.inserted else ""
-            name = node.name + (f" +{len(node.nodes) - 1}" if node.fused else "")
-            operator = node.operator.rpartition(".")[2] + mark
-            rows.append((*_times(node), operator, name, _short(node.source), node.limit_text))
-        return _section("nodes", rows, len(self.nodes) - top, right=(0, 1, 5))
+            name = "(inserted)" if node.inserted else node.name + (f" +{len(node.nodes) - 1}" if node.fused else "")
+            operator = node.operator.rpartition(".")[2]
+            limit = "in Python" if node.in_python else node.limit_text
+            rows.append((*_times(node), operator, name, _short(node.source), *node.amounts, limit))
+        return _section("nodes", rows, len(self.nodes) - top, right=(0, 1, 5, 6, 7))
 
     def _module_rows(self, top: int) -> list[str]:
         found = sorted((m for m in self.modules if m.module), key=lambda m: -m.own_seconds)
-        rows = [("own time", "share", "all", "module", "of the limit")]
-        rows += [(time_text(m.own_seconds), *_times(m), m.module, m.limit_text) for m in found[:top]]
-        return _section("modules", rows, len(found) - top, right=(0, 1, 2, 4)) if found else []
+        rows = [("own time", "share", "all", "module", *_AMOUNTS, "of limit")]
+        rows += [(time_text(m.own_seconds), *_times(m), m.module, *m.amounts, m.limit_text) for m in found[:top]]
+        return _section("modules", rows, len(found) - top, right=(0, 1, 2, 4, 5, 6)) if found else []
 
     def _line_rows(self, top: int) -> list[str]:
-        rows = [("share", "time", "line", "torch operators", "of the limit")]
+        rows = [("share", "time", "line", "torch operators", *_AMOUNTS, "of limit")]
         rows += [
-            (*_times(line), _short(line.source, 3), ", ".join(map(_called, line.operators)), line.limit_text)
+            (
+                *_times(line),
+                _short(line.source, 3),
+                ", ".join(map(_called, line.operators)),
+                *line.amounts,
+                line.limit_text,
+            )
             for line in self.lines
         ][:top]
-        return _section("lines", rows, len(self.lines) - top, right=(0, 1, 4)) if self.lines else []
+        return _section("lines", rows, len(self.lines) - top, right=(0, 1, 4, 5, 6)) if self.lines else []
 
     def _operator_rows(self, top: int) -> list[str]:
-        rows = [("share", "time", "kernels", "operator", "of the limit")]
-        rows += [(*_times(o), str(o.kernels), o.operator, o.limit_text) for o in self.operators[:top]]
-        return _section("operators", rows, len(self.operators) - top, right=(0, 1, 2, 4))
+        rows = [("share", "time", "kernels", "operator", *_AMOUNTS, "of limit")]
+        rows += [(*_times(o), str(o.kernels), o.operator, *o.amounts, o.limit_text) for o in self.operators[:top]]
+        return _section("operators", rows, len(self.operators) - top, right=(0, 1, 2, 4, 5, 6))
 
     def _fused_rows(self, top: int) -> list[str]:
-        kinds = Counter((" + ".join(n.operators), n.operator) for n in self.nodes if n.fused)
+        kinds = Counter((" + ".join(n.computes), n.operator) for n in self.nodes if len(n.computes) > 1)
         rows = [(f"{count} x", f"{inside} → {operator}") for (inside, operator), count in kinds.most_common(top)]
-        return _section("fused", [("", "nodes → kernel"), *rows], len(kinds) - top, right=(0,)) if kinds else []
+        lines = _section("fused", [("", "nodes → kernel"), *rows], len(kinds) - top, right=(0,)) if kinds else []
+        return [*lines, *self._removed_rows()]
+
+    def _removed_rows(self) -> list[str]:
+        if not self.removed:
+            return []
+        more = len(self.removed) - _NAMED
+        names = ", ".join(self.removed[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+        return ["", _filled("", f"folded into constants or not needed, so not run: {names}")]
 
     def _tree(self, top: int) -> list[str]:
         """Return modules below each other; those below one part in a hundred are left out."""

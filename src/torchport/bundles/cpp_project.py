@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -106,8 +106,8 @@ def cpp_project(
     if build and missing:
         raise OptionError(f"the project cannot be built: {missing[0].message}", next_step=missing[0].where)
     loaded = onnx_files.as_model(model)
-    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as scratch:
-        work = Path(scratch) / "project"
+    with _beside(target) as scratch:
+        work = scratch / "project"
         work.mkdir()
         copied = _copy_libraries(work, loaded, libraries, engine)
         session = open_session(_save_model(work, loaded, engine), engine, libraries=copied)
@@ -142,6 +142,19 @@ def _free_folder(target: Path) -> Path:
     if not target.parent.is_dir() or not os.access(target.parent, os.W_OK):
         raise SaveError(f"the folder of '{target}' is missing or cannot be written", next_step="make it first")
     return target
+
+
+@contextlib.contextmanager
+def _beside(target: Path) -> Iterator[Path]:
+    """Give a folder on the same disk, which is removed again."""
+    try:
+        scratch = tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent)
+    except OSError as error:
+        raise SaveError(
+            f"the folder '{target}' cannot be made: {error.strerror}", next_step="give a folder elsewhere"
+        ) from error
+    with scratch as folder:
+        yield Path(folder)
 
 
 def _name(model: object, target: Path) -> str:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import json
 import os
 import re
 import sysconfig
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from types import CodeType, FrameType, TracebackType
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from torchport.irtools.metadata import CALL, MODULE, OPERATOR, SOURCE
+from torchport.irtools.metadata import CALL, MODULE, OPERATOR, SOURCE, write_folded
 from torchport.irtools.traversal import all_nodes
 from torchport.results import Origin
+from torchport.torch_compat.exporter import FOLDED_NODES
 
 if TYPE_CHECKING:
     import torch
@@ -172,12 +174,15 @@ def write_origins(model: ir.Model) -> None:
     """Replace what the routes left on every node by torchport's entries."""
     for node in all_nodes(model):
         origin = _from_metadata(node) or _from_doc(node)
+        folded = _folded(node, origin)
         node.doc_string = None
         for key in [k for k in node.metadata_props if k.startswith(_TORCH) or k == "namespace"]:
             del node.metadata_props[key]
         for key, text in ((MODULE, origin.module), (SOURCE, origin.source), (OPERATOR, origin.operator)):
             if text:
                 node.metadata_props[key] = text
+        if folded:
+            write_folded(node, folded)
     for value in [*model.graph.inputs, *model.graph.outputs, *model.graph.initializers.values()]:
         value.metadata_props.clear()
     for key in [k for k in model.graph.metadata_props if k.startswith(_TORCH)]:
@@ -189,12 +194,23 @@ def _from_metadata(node: ir.Node) -> Origin | None:
     scopes = node.metadata_props.get(_TORCH + "name_scopes")
     if scopes is None:
         return None
-    path = ast.literal_eval(scopes)
-    classes = ast.literal_eval(node.metadata_props.get(_TORCH + "class_hierarchy", "[]"))
+    node.metadata_props[CALL] = ast.literal_eval(scopes)[-1]
+    return _origin(node.metadata_props)
+
+
+def _origin(left: Mapping[str, str]) -> Origin:
+    path = ast.literal_eval(left.get(_TORCH + "name_scopes", "[]"))
+    classes = ast.literal_eval(left.get(_TORCH + "class_hierarchy", "[]"))
     module = _without_prefix(path[-2]) if len(path) > 1 and not path[-2].startswith(_NO_MODULE) else ""
-    node.metadata_props[CALL] = path[-1]
-    stack = node.metadata_props.get(_TORCH + "stack_trace", "")
+    stack = left.get(_TORCH + "stack_trace", "")
     return Origin(module, line_of_stack(stack), _FUNCTION.sub(r"\1", classes[-1]) if classes else "")
+
+
+def _folded(node: ir.Node, own: Origin) -> list[tuple[str, Origin]]:
+    """Return the operators and origins of the nodes that torch's optimizer made this one of, if they have several."""
+    entries = json.loads(node.metadata_props.get(FOLDED_NODES, "[]"))
+    found = list(dict.fromkeys((op_type, _origin(left)) for op_type, left in entries))
+    return found if any(origin != own for _, origin in found) else []
 
 
 def _from_doc(node: ir.Node) -> Origin:

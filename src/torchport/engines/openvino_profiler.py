@@ -7,7 +7,7 @@ runs that warm it up are taken out again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -20,6 +20,8 @@ from torchport.tensors import Array
 
 _DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "f64": "float64"}
 _SOURCES = ("Const", "Input", "Output")
+_MOVED = ("Transpose", "Reshape", "Reorder")
+_VIEWS = ("Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Expand", "Dropout")
 
 
 class OpenVinoProfiler(Profiler):
@@ -90,14 +92,33 @@ def _computed(graph: ir.Graph, steps: Sequence[_Step]) -> tuple[list[tuple[ir.No
     by_name = {str(v.name): node for node in graph for v in node.outputs if v.name}
     by_name |= {str(node.name): node for node in graph if node.name}
     anchors: dict[ir.Node, int] = {}
+    named = {step.name for step in steps if any(name in by_name for name in step.names)}
     for position, step in enumerate(steps):
         for name in step.names:
             if name in by_name:
-                anchors.setdefault(by_name[name], position)
+                node = by_name[name]
+                anchors.setdefault(node, position if node.op_type in _VIEWS else _computing(position, steps, named))
     _add_renamed(steps, anchors)
-    owners = owners_of(graph, anchors)
+    moved = {n for n, step in enumerate(steps) if step.kind in _MOVED}
+    owners = owners_of(graph, anchors, closed=moved)
     groups = [tuple(node for node in graph if owners.get(node) == n) for n in range(len(steps))]
     return groups, tuple(n for n in graph if n not in owners and not is_constant_node(n))
+
+
+def _computing(position: int, steps: Sequence[_Step], named: Collection[str]) -> int:
+    """Return the step that computes what a step of this name gives.
+
+    The name of a node is that of its last step, which may only transpose what another step, with a name of OpenVINO's
+    own, computed: a sequence of an LSTM, say.
+    """
+    positions = {step.name: n for n, step in enumerate(steps)}
+    place = position
+    while steps[place].kind in _MOVED:
+        before = [positions[name] for name in steps[place].makers if name in positions]
+        if len(before) != 1 or steps[before[0]].name in named:
+            return position
+        place = before[0]
+    return place
 
 
 def _add_renamed(steps: Sequence[_Step], anchors: dict[ir.Node, int]) -> None:

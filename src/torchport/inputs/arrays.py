@@ -20,6 +20,9 @@ from torchport.files.filesystem import write_atomically
 from torchport.irtools.types import plain
 from torchport.tensors import Array, is_torch, to_numpy
 
+_LARGE = 1 << 30  # bytes below which an .npz may unpack to any size
+_MOST_TIMES = 100  # its own size, for a larger one
+
 # What numpy and zipfile raise over a damaged file
 _DAMAGE = (
     *(OSError, ValueError, EOFError, SyntaxError, MemoryError, OverflowError, KeyError, AttributeError),
@@ -96,6 +99,12 @@ def _members(path: Path, key: str | None) -> dict[str, Array]:
         size = sum(member.file_size for member in archive.infolist())
     if size > memory():
         raise unreadable(path, f"it unpacks to {size:,} bytes, more than the memory")
+    packed = path.stat().st_size
+    if size > _LARGE and size > _MOST_TIMES * packed:
+        raise InputError(
+            f"'{path}' cannot be read: {packed:,} bytes unpack to {size:,}, as in a file made to fill the memory",
+            next_step="write it with numpy.savez, which does not compress",
+        )
     with np.load(path, allow_pickle=False) as arrays:
         if key is not None and key not in arrays.files:
             raise unreadable(path, f"it has no '{key}', only {', '.join(arrays.files) or 'nothing'}")

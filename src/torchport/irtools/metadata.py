@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -19,6 +20,7 @@ MODULE = "torchport.module"
 SOURCE = "torchport.source"
 OPERATOR = "torchport.operator"
 CALL = "torchport.call"  # nodes that one call of a torch operator became share it; its result is called so, as a rule
+FOLDED = "torchport.folded"  # the operator and the origin of each node that was folded into it, as JSON
 EDIT = "torchport.edit"  # the edit that inserted the node
 
 # Of a model: how it was made
@@ -45,6 +47,21 @@ def origin_of(node: ir.Node) -> Origin:
     """Return the module, the source line and the torch operator that a node comes from, as far as they are known."""
     props = node.metadata_props
     return Origin(module_of(node), props.get(SOURCE, ""), props.get(OPERATOR, ""))
+
+
+def folded_into(node: ir.Node) -> tuple[tuple[str, Origin], ...]:
+    """Return the operator and the origin of each node that a rule of the exporter folded into this one."""
+    try:
+        entries = json.loads(node.metadata_props.get(FOLDED, "[]"))
+        return tuple((str(e["node"]), Origin(str(e["module"]), str(e["source"]), str(e["operator"]))) for e in entries)
+    except (ValueError, TypeError, KeyError, RecursionError):  # the metadata was written by somebody else
+        return ()
+
+
+def write_folded(node: ir.Node, folded: Sequence[tuple[str, Origin]]) -> None:
+    """Write which nodes were folded into this one."""
+    entries = [{"node": op_type, **dataclasses.asdict(origin)} for op_type, origin in folded]
+    node.metadata_props[FOLDED] = json.dumps(entries, sort_keys=True)
 
 
 def call_of(node: ir.Node) -> str:

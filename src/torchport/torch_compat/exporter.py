@@ -4,9 +4,10 @@ left out, and the export gets a finding."""
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import onnx_ir as ir
@@ -29,7 +30,7 @@ def lift_constants(program: torch.export.ExportedProgram) -> None:
 @contextlib.contextmanager
 def translation_patches() -> Iterator[None]:
     """Hold while a program is translated."""
-    with exact_constants(), half_reductions(), quick_patterns(), unguarded():
+    with exact_constants(), half_reductions(), quick_patterns(), folded_origins(), unguarded():
         yield
 
 
@@ -89,6 +90,49 @@ class _Exact(types.ModuleType):
     @staticmethod
     def isclose(found: float, wanted: float, **tolerances: float) -> bool:
         return found == wanted if wanted in (0, 1) else math.isclose(found, wanted, **tolerances)
+
+
+# Nodes that a rule of the optimizer makes of several keep where all of them come from.
+#
+# onnxscript gives a new node the metadata of one of the nodes that it replaces: of a convolution and the normalization
+# behind it, that of the normalization, and nobody knows the line of the convolution any more. The others' is kept here
+# beside it, under one key.
+#
+# onnxscript 0.7; `MetadataMerger.copy_merged_metadata` in onnxscript/utils/metadata_merger.py.
+
+FOLDED_NODES = "pkg.torch.onnx.folded_nodes"  # a list of the operator and the metadata of each node
+_KEPT = ("pkg.torch.onnx.name_scopes", "pkg.torch.onnx.class_hierarchy", "pkg.torch.onnx.stack_trace")
+
+
+@contextlib.contextmanager
+def folded_origins() -> Iterator[None]:
+    if not has("copy_merged_metadata"):
+        yield
+        return
+    with patched("copy_merged_metadata", _with_all_origins):
+        yield
+
+
+def _with_all_origins(own: Any) -> Any:
+    def copy(merger: Any, from_nodes: Iterable[ir.Node], to: Any) -> None:
+        replaced = list(from_nodes)
+        own(merger, replaced, to)
+        entries = _folded(replaced)
+        if len(entries) > 1:
+            for node in [to] if isinstance(to, ir.Node) else to:
+                node.metadata_props[FOLDED_NODES] = json.dumps(entries)
+
+    return copy
+
+
+def _folded(nodes: Iterable[ir.Node]) -> list[Any]:
+    """Return the operator and the metadata of nodes, and of those that were folded into them, each once."""
+    found: list[Any] = []
+    for node in nodes:
+        before = json.loads(node.metadata_props.get(FOLDED_NODES, "[]"))
+        kept = {key: text for key in _KEPT if (text := node.metadata_props.get(key))}
+        found += before or ([[node.op_type, kept]] if kept else [])
+    return [entry for n, entry in enumerate(found) if entry not in found[:n]]
 
 
 # Sums and products of float16 and bfloat16 keep their type.

@@ -85,6 +85,11 @@ PARTS: dict[str, Part] = {
         "the quick optimization of graphs with thousands of nodes",
         ("self", "model", "graph_or_function", "node"),
     ),
+    "copy_merged_metadata": Part(
+        "onnxscript.utils.metadata_merger:MetadataMerger.copy_merged_metadata",
+        "the lines of nodes that were folded into others",
+        ("self", "from_nodes", "to"),
+    ),
     "MatchResult": Part(
         "onnxscript.rewriter._basics:MatchResult", "the quick optimization of graphs with thousands of nodes"
     ),

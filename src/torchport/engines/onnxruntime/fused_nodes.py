@@ -17,7 +17,8 @@ from torchport.irtools.node_reader import is_constant_node
 from torchport.irtools.traversal import subgraphs
 
 _REORDERS = ("ReorderInput", "ReorderOutput", "MemcpyFromHost", "MemcpyToHost")
-_MOVED = ("Transpose", "Cast")  # an optimizer inserts these: one may make the tensor of a node of another kind
+_MOVED = ("Transpose", "Cast", "Reshape")  # an optimizer inserts these: one may make another node's tensor
+_ADDED = "/MatMulAddFusion"  # ends the name of a Gemm; the name before it is that of the MatMul
 _BLOCKED = "_nchwc"  # ends the name of a node in the blocked layout; the name before it is that of a tensor
 _LONGEST_CHAIN = 5  # of a convolution with what is fused behind it
 
@@ -103,7 +104,8 @@ def _owners(graph: ir.Graph, optimized: Sequence[onnx.NodeProto]) -> dict[ir.Nod
             anchors.setdefault(anchor, position)
     made = {name for node in optimized for name in (*node.input, *node.output)}
     blocked = {n for n, node in enumerate(optimized) if node.name.endswith(_BLOCKED)}  # reads tensors of new names
-    return owners_of(graph, anchors, made=made, there=set(anchors), closed=blocked)
+    moved = {n for n, node in enumerate(optimized) if node.op_type in _MOVED}  # computes nothing else
+    return owners_of(graph, anchors, made=made, there=set(anchors), closed=blocked | moved)
 
 
 def _anchors(node: onnx.NodeProto, by_name: Mapping[str, ir.Node], makers: Mapping[str, ir.Node]) -> list[ir.Node]:
@@ -112,12 +114,14 @@ def _anchors(node: onnx.NodeProto, by_name: Mapping[str, ir.Node], makers: Mappi
         return []
     names = [*node.output, *([node.name.removesuffix(_BLOCKED)] if node.name.endswith(_BLOCKED) else [])]
     found = [makers[name] for name in names if name in makers]
-    own = by_name.get(node.name)
+    own = by_name.get(node.name.removesuffix(_ADDED))
+    if own is not None and own.op_type != node.op_type and not node.name.endswith(_ADDED):
+        own = None
     if node.op_type in _MOVED:
         found = [n for n in found if n.op_type == node.op_type]
     if node.name.endswith(_BLOCKED):
         found = [n for last in found for n in _back_to(node.op_type, last)]
-    return list(dict.fromkeys([*([own] if own is not None and own.op_type == node.op_type else []), *found]))
+    return list(dict.fromkeys([*([own] if own is not None else []), *found]))
 
 
 def _back_to(op_type: str, last: ir.Node) -> list[ir.Node]:

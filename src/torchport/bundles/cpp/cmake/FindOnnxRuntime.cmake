@@ -35,6 +35,7 @@ if(NOT OnnxRuntime_LIBRARY)
 endif()
 find_library(OnnxRuntime_LIBRARY onnxruntime PATHS /opt/onnxruntime/lib /opt/homebrew/lib)
 if(NOT OnnxRuntime_LIBRARY)
+  unset(OnnxRuntime_PYTHON CACHE)  # another environment may be active by now
   find_program(OnnxRuntime_PYTHON NAMES python3 python)
   if(OnnxRuntime_PYTHON)
     execute_process(

@@ -27,6 +27,8 @@
 namespace torchport {
 namespace detail {
 
+constexpr std::uint64_t free_size = std::uint64_t{1} << 30;  // bytes below which a file may unpack to any size
+constexpr std::uint64_t most_times = 100;                // its own size, for a larger one
 constexpr const char* dtypes_member = "__dtypes__";
 constexpr const char* notes_prefix = "__";  // before what torchport notes beside the arrays of a recorded call
 
@@ -131,6 +133,12 @@ class ZipReader {
                   : total + member.unpacked;
     }
     if (total > memory()) throw broken("it unpacks to " + std::to_string(total) + " bytes, more than the memory");
+    std::uint64_t inflated = 0;  // the sum above did not overflow, so this one does not
+    for (const ZipMember& member : members_) inflated += member.method == 8 ? member.unpacked : 0;
+    if (inflated > free_size && inflated / most_times > file_.size)
+      throw InputError("'" + label_ + "' cannot be read: " + std::to_string(file_.size) + " bytes unpack to " +
+                           std::to_string(inflated) + ", as in a file made to fill the memory",
+                       "", "write it with numpy.savez, which does not compress");
   }
 
   ZipMember read_entry(std::uint64_t& at) const {
