@@ -19,7 +19,7 @@ from torchport.benchmark.bench_table import BenchRow, BenchTable, SpeedVerdict
 from torchport.cli.main import cli
 from torchport.errors import InputError, OptionError, QuantizationError, RandomModelError, SaveError
 from torchport.irtools.metadata import origin_of, read
-from torchport.optimization import quantizing
+from torchport.optimization import gain, quantizing
 from torchport.optimization.quantization_report import Quantized
 
 INT8 = ("QuantizeLinear", "DequantizeLinear")
@@ -240,7 +240,8 @@ def table_with(ratio: float, *, differs: bool) -> BenchTable:
 def test_a_model_that_is_slower_is_refused_and_not_saved(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(quantizing, "bench", lambda *a, **k: table_with(0.5, differs=True))
+    monkeypatch.setattr(gain, "bench", lambda *a, **k: table_with(0.5, differs=True))
+    monkeypatch.setattr(quantizing, "slower_layers", lambda *a: ())
     with pytest.raises(QuantizationError, match="slower in onnxruntime"):
         tp.quantize(folder / "net.onnx", folder / "net", output=tmp_path / "a.onnx")
     assert not list(tmp_path.iterdir())
@@ -249,7 +250,8 @@ def test_a_model_that_is_slower_is_refused_and_not_saved(
 def test_a_difference_within_the_noise_is_said_and_the_smaller_file_is_saved(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(quantizing, "bench", lambda *a, **k: table_with(1.02, differs=False))
+    monkeypatch.setattr(gain, "bench", lambda *a, **k: table_with(1.02, differs=False))
+    monkeypatch.setattr(quantizing, "slower_layers", lambda *a: ())
     found = tp.quantize(folder / "net.onnx", folder / "net", output=tmp_path / "a.onnx")
     assert "no difference to float32 beyond the noise" in str(found)
     assert (tmp_path / "a.onnx").is_file()

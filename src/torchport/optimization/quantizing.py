@@ -7,13 +7,12 @@ import dataclasses
 import os
 import tempfile
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
 
-from torchport.benchmark.benchmarking import bench
 from torchport.benchmark.feeds import feeds_for, inputs_of
 from torchport.benchmark.preparation import Common, model_file
 from torchport.conversion.options import Progress
@@ -30,22 +29,16 @@ from torchport.irtools.types import operator_name
 from torchport.machine import cpu_flags
 from torchport.optimization.accuracy import Accuracy, HeldOut, Limits, Metric
 from torchport.optimization.calibration import CalibrationData, given_data, made_up_data
-from torchport.optimization.dynamic_int8 import OPERATORS
 from torchport.optimization.float_layers import Found, QdqModel, QuantizedModel, fewest_in_float
+from torchport.optimization.gain import Conditions, check_faster, is_faster, speeds
+from torchport.optimization.layer_times import layer_times, slower_layers
 from torchport.optimization.preparation import prepared, restore
 from torchport.optimization.quantization_report import Layer, Quantized, Speed, decibels
 from torchport.optimization.quantizer_process import QuantizerProcess
-from torchport.optimization.scheme import (
-    DYNAMIC,
-    FLOAT16,
-    ONNXRUNTIME,
-    STATIC,
-    Scheme,
-    Wishes,
-    expected_gain,
-    schemes_for,
-)
+from torchport.optimization.requantized import RequantizedModel, quantizable
+from torchport.optimization.scheme import ONNXRUNTIME, STATIC, Scheme, Wishes, expected_gain, schemes_for
 from torchport.results import Finding, to_json
+from torchport.tensors import Array
 
 _RANKING = 0.4  # of the limit of time: for the ranking of layers
 _WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM", "GRU", "Attention")
@@ -138,12 +131,13 @@ def quantize(
         quantizer = stack.enter_context(QuantizerProcess(limit=limit, memory=memory))
         samples = work.data(data, at or {}, seed, extras=metric is not None)
         held_out = HeldOut(samples, work.opened(work.path), limits, metric)
-        used, found = work.search(schemes, quantizer, samples, held_out, limits, limit)
-        speed = work.speed(found, samples, seconds, used)
-        result = work.report(used, found, samples, limits, speed)
+        chosen = work.search(schemes, quantizer, samples, held_out, limits, limit)
+        if seconds:
+            chosen = work.measured(chosen, held_out, samples.inputs(samples.calibration[0]), seconds)
+        result = work.report(chosen, samples, limits)
         shown = os.fspath(model) if isinstance(model, (str, os.PathLike)) else "the model"
         if output is not None:
-            work.save(found, used, result, Path(output))
+            work.save(chosen, result, Path(output))
         return dataclasses.replace(
             result,
             model=shown,
@@ -152,36 +146,31 @@ def quantize(
         )
 
 
-class RequantizedModel(QuantizedModel):
-    """A model whose quantizer leaves out the layers that are to stay in float."""
+@dataclasses.dataclass(frozen=True)
+class Chosen:
+    """What was chosen.
 
-    def __init__(self, layers: Sequence[str], folder: Path, make: Callable[[Path, Collection[str]], None]) -> None:
-        self.layers = tuple(layers)
-        self._folder, self._make = folder, make
-        self._count = 0
-        self._whole: Path | None = None
+    Attributes:
+        scheme: how the model is quantized.
+        model: from which layers can be put back to float.
+        found: the layers that were, and the accuracy.
+        slower: of these the layers that were put back because they are slower in int8.
+        speed: beside the float model; None if it was not measured.
+        times: of each layer, in the float and in the quantized model.
+    """
 
-    def without(self, names: Collection[str]) -> Path:
-        if not names and self._whole is not None:
-            return self._whole
-        target = self._folder / f"without{self._count}.onnx"
-        self._count += 1
-        self._make(target, names)
-        self._whole = self._whole if names else target
-        return target
+    scheme: Scheme
+    model: QuantizedModel
+    found: Found
+    slower: tuple[str, ...] = ()
+    speed: Speed | None = None
+    times: tuple[Mapping[str, float], Mapping[str, float]] = ({}, {})
 
-
-def quantizable(model: ir.Model, scheme: Scheme) -> list[str]:
-    """Return the layers that a scheme without stored ranges quantizes."""
-    if scheme.name == FLOAT16:
-        return [str(n.name) for n in model.graph if any(_is_weight(v) for v in n.inputs)]
-    operators = OPERATORS if scheme.name == DYNAMIC else ("MatMul", "Gemm")
-    return [str(n.name) for n in model.graph if n.op_type in operators and any(_is_weight(v) for v in n.inputs[1:2])]
-
-
-def _is_weight(value: ir.Value | None) -> bool:
-    tensor = value.const_value if value is not None and value.is_initializer() else None
-    return tensor is not None and tensor.dtype == ir.DataType.FLOAT and len(tensor.shape) > 0
+    @property
+    def path(self) -> Path:
+        """Return the file of the model."""
+        assert self.found.path is not None
+        return self.found.path
 
 
 class _Work:
@@ -231,7 +220,7 @@ class _Work:
         held_out: HeldOut,
         limits: Limits,
         limit: float,
-    ) -> tuple[Scheme, Found]:
+    ) -> Chosen:
         """Return the first scheme that is within the limits, else the best one with the fewest layers in float."""
 
         def measure(path: Path) -> Accuracy:
@@ -263,7 +252,7 @@ class _Work:
         )
         if found.path is None:
             raise _too_lossy(scheme, whole, limits, found)
-        return scheme, found
+        return Chosen(scheme, quantized, found)
 
     def _able(self, scheme: Scheme) -> Scheme:
         """Let ONNX Runtime quantize what nncf cannot open: a model with operators of its own."""
@@ -295,107 +284,111 @@ class _Work:
 
     # What it gained
 
-    def speed(self, found: Found, samples: CalibrationData, seconds: float, scheme: Scheme) -> Speed | None:
-        """Measure both models beside each other.
+    def measured(self, chosen: Chosen, held_out: HeldOut, feeds: Mapping[str, Array], seconds: float) -> Chosen:
+        """Measure the model beside the float one; layers that are slower in int8 are put back where that is faster.
 
         Raises:
-            QuantizationError: the quantized one is slower, and speed is what it is for.
+            QuantizationError: it is slower all the same, and speed is what it is for.
         """
-        if not seconds:
-            return None
         self._say("measuring")
-        assert found.path is not None
-        table = bench(
-            [self.path, found.path],
-            engines=[self._engine],
-            inputs=samples.inputs(samples.calibration[0]),
-            threads=self._opening["threads"],
-            options=self._opening["options"],
-            libraries=self._opening["libraries"],
-            seconds=seconds,
-            processes=3,
-        )
-        if table.interrupted:
-            raise KeyboardInterrupt
-        rows = [row for row in table.rows if row.median_seconds is not None]
-        if len(rows) < 2 or not table.verdicts:
-            reason = next((row.reason for row in table.rows if row.reason), "no time was taken")
-            raise QuantizationError(
-                f"the quantized model could not be measured in {self._engine}: {reason}",
-                next_step="try another --engine or --scheme",
-            )
-        verdict = table.verdicts[0]  # the float model's time as a multiple of the quantized one's
-        medians = [float(row.median_seconds or 0) for row in rows]
-        speed = Speed(verdict.ratio, verdict.low, verdict.high, verdict.differs, *medians)
-        if speed.slower and scheme.is_for_speed:
-            raise QuantizationError(
-                f"the quantized model is slower in {self._engine}: {speed}",
-                next_step="try another --engine or --scheme, or leave it in float; --seconds 0 saves it unmeasured",
-            )
-        return speed
+        conditions = Conditions(self._engine, feeds, self._opening, seconds)
+
+        def times_of(path: Path) -> dict[str, float]:
+            return layer_times(self._engine, path, conditions.options, feeds, chosen.found.layers, seconds / 4)
+
+        before, after = times_of(self._source), times_of(chosen.path)
+        chosen = dataclasses.replace(chosen, times=(before, after))
+        mixed = self._without_slow_layers(chosen, held_out, sum(after.values()))
+        paths = [chosen.path, *([mixed.path] if mixed is not None else [])]
+        found, table = speeds(self.path, paths, conditions)
+        if mixed is not None and is_faster(table, 2, 1):
+            chosen = dataclasses.replace(mixed, speed=found[1], times=(before, times_of(mixed.path)))
+        else:
+            chosen = dataclasses.replace(chosen, speed=found[0])
+        assert chosen.speed is not None
+        if chosen.scheme.is_for_speed:
+            check_faster(chosen.speed, self._engine)
+        return chosen
+
+    def _without_slow_layers(self, chosen: Chosen, held_out: HeldOut, run_seconds: float) -> Chosen | None:
+        """Return the choice with slower layers in float too; None if there are none, or it is not within the limits."""
+        slower = [n for n in slower_layers(*chosen.times, run_seconds) if n not in chosen.found.left]
+        left = (*chosen.found.left, *slower)
+        if not slower or len(left) == len(chosen.found.layers):
+            return None
+        path = chosen.model.without(left)
+        accuracy = held_out.measure(self.opened(path))
+        if not accuracy.ok:
+            return None
+        found = dataclasses.replace(chosen.found, path=path, left=left, accuracy=accuracy, tries=chosen.found.tries + 1)
+        return dataclasses.replace(chosen, found=found, slower=tuple(slower))
 
     # The result
 
-    def report(
-        self, scheme: Scheme, found: Found, samples: CalibrationData, limits: Limits, speed: Speed | None
-    ) -> Quantized:
-        assert found.path is not None
-        quantized = onnx_files.load(found.path)
+    def report(self, chosen: Chosen, samples: CalibrationData, limits: Limits) -> Quantized:
+        """Return the result; the caller knows the names of the files."""
         return Quantized(
             "",
             "",
-            str(scheme),
+            str(chosen.scheme),
             self._engine,
-            tuple(self._layers(scheme, found, quantized)),
-            found.accuracy,
+            tuple(self._layers(chosen)),
+            chosen.found.accuracy,
             limits,
-            expected_gain(scheme, self._engine, cpu_flags()),
-            speed,
+            expected_gain(chosen.scheme, self._engine, cpu_flags()),
+            chosen.speed,
             onnx_files.weight_bytes(self._model),
-            onnx_files.weight_bytes(quantized),
-            len(samples.calibration) if scheme.needs_data else 0,
-            found.tries,
+            onnx_files.weight_bytes(onnx_files.load(chosen.path)),
+            len(samples.calibration) if chosen.scheme.needs_data else 0,
+            chosen.found.tries,
             0.0,
             (*samples.findings, *self._findings),
         )
 
-    def _layers(self, scheme: Scheme, found: Found, quantized: ir.Model) -> list[Layer]:
-        """Return the layers with weights, and the others that are quantized or were put back to float."""
-        there = set(found.layers)
-        rows = []
+    def _layers(self, chosen: Chosen) -> Iterator[Layer]:
+        """Give the layers with weights, and the others that are quantized or were put back to float."""
+        there = set(chosen.found.layers)
         for node in self._prepared.graph:
             name = str(node.name)
-            if name not in there and node.op_type not in _WEIGHTED:
-                continue
-            kept = name in there and name not in found.left
-            noise = found.noise.get(name)
-            why = "" if kept else self._why(scheme, name, found)
-            source = origin_of(node).source
-            rows.append(Layer(name, operator_name(node), "quantized" if kept else "float", why, noise, source=source))
-        return rows
+            if name in there or node.op_type in _WEIGHTED:
+                kept = name in there and name not in chosen.found.left
+                yield Layer(
+                    name,
+                    operator_name(node),
+                    "quantized" if kept else "float",
+                    "" if kept else _why(chosen, name),
+                    chosen.found.noise.get(name),
+                    chosen.times[0].get(name),
+                    chosen.times[1].get(name),
+                    origin_of(node).source,
+                )
 
-    def _why(self, scheme: Scheme, name: str, found: Found) -> str:
-        if name not in found.left:
-            return f"{scheme.quantizer} leaves it"
-        return "hurts most" if name == found.left[0] else f"hurts, number {found.left.index(name) + 1}"
-
-    def save(self, found: Found, scheme: Scheme, result: Quantized, path: Path) -> None:
+    def save(self, chosen: Chosen, result: Quantized, path: Path) -> None:
         """Save the model with its origins, and with the record of how it was quantized."""
-        assert found.path is not None
-        model = onnx_files.load(found.path)
+        model = onnx_files.load(chosen.path)
         record = {
-            **scheme.fields,
+            **chosen.scheme.fields,
             "engine": self._engine,
             "calibration_samples": result.calibration_samples,
             "held_out_samples": result.accuracy.samples,
-            "float_layers": list(found.left),
+            "float_layers": list(chosen.found.left),
             "limits": {k: v for k, v in to_json(result.limits).items() if v is not None},
             "cosine": result.accuracy.cosine,
             "sqnr_db": to_json(result.accuracy.sqnr),
             "top1": result.accuracy.top1,
         }
-        restore(model, self._model if not self._model.functions else self._prepared, record)
+        restore(model, self._prepared if self._model.functions else self._model, record)
         onnx_files.save(model, path)
+
+
+def _why(chosen: Chosen, name: str) -> str:
+    """Return the reason why a layer is left in float."""
+    left = chosen.found.left
+    if name in chosen.slower:
+        return "slower in int8"
+    if name not in left:
+        return f"{chosen.scheme.quantizer} leaves it"
+    return "hurts most" if name == left[0] else f"hurts, number {left.index(name) + 1}"
 
 
 def _too_lossy(scheme: Scheme, whole: Accuracy, limits: Limits, found: Found) -> QuantizationError:

@@ -7,6 +7,7 @@ else of where they come from.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 import onnx
@@ -20,6 +21,7 @@ _REORDERS = ("ReorderInput", "ReorderOutput", "MemcpyFromHost", "MemcpyToHost")
 _MOVED = ("Transpose", "Cast", "Reshape")  # an optimizer inserts these: one may make another node's tensor
 _ADDED = "/MatMulAddFusion"  # ends the name of a Gemm; the name before it is that of the MatMul
 _BLOCKED = "_nchwc"  # ends the name of a node in the blocked layout; the name before it is that of a tensor
+_QUANTIZED = re.compile(r"_token_\d+$")  # ends the name of an int8 kernel; the name before it is that of a node
 _LONGEST_CHAIN = 5  # of a convolution with what is fused behind it
 
 
@@ -117,11 +119,18 @@ def _anchors(node: onnx.NodeProto, by_name: Mapping[str, ir.Node], makers: Mappi
     own = by_name.get(node.name.removesuffix(_ADDED))
     if own is not None and own.op_type != node.op_type and not node.name.endswith(_ADDED):
         own = None
+    own = by_name.get(_QUANTIZED.sub("", node.name))
     if node.op_type in _MOVED:
         found = [n for n in found if n.op_type == node.op_type]
     if node.name.endswith(_BLOCKED):
         found = [n for last in found for n in _back_to(node.op_type, last)]
     return list(dict.fromkeys([*([own] if own is not None else []), *found]))
+    return list(dict.fromkeys([*([own] if own is not None and _computes(node, own) else []), *found]))
+
+
+def _computes(node: onnx.NodeProto, own: ir.Node) -> bool:
+    """Check that a node computes the one that had its name, as QLinearConv computes a Conv."""
+    return own.op_type == node.op_type or (node.op_type.startswith("Q") and node.op_type.endswith(own.op_type))
 
 
 def _back_to(op_type: str, last: ir.Node) -> list[ir.Node]:
