@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -226,3 +227,88 @@ def test_an_interrupt_leaves_nothing_half_written(exported: Path, tmp_path: Path
     )
     assert "KeyboardInterrupt" in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["onnxslim", "onnxsim"])
+def test_another_simplifier_is_tried_under_the_same_rules(name: str, tmp_path: Path) -> None:
+    path = line_of_relus(tmp_path / "m.onnx")
+    run = by_name(tp.optimize(path, output=tmp_path / "fast.onnx", simplifiers=[name]))[name]
+    assert run.verdict in ("kept", "nothing to do")
+    x = np.float32([[1, -2, 3, -4]])
+    assert np.array_equal(outputs(tmp_path / "fast.onnx", x=x)[0], outputs(path, x=x)[0])
+
+
+def test_a_simplifier_takes_out_what_passes_leave_and_origins_stay(tmp_path: Path) -> None:
+    from torchport.optimization.passes.graph_pass import Work
+    from torchport.optimization.passes.onnxslim import PASS
+
+    model = tp.graph.load(line_of_relus(tmp_path / "m.onnx"))
+    for node in model.graph:
+        node.metadata_props["torchport.source"] = f"net.py:{node.name}"
+    first = model.graph[0].outputs[0]
+    again = ir.Node("", "Identity", [first], name="again")
+    model.graph.insert_after(model.graph[0], again)
+    ir.convenience.replace_all_uses_with(first, again.outputs[0])
+    again.replace_input_with(0, first)
+    work = Work()
+    PASS.apply(model, work)
+    assert work.changes == 1
+    assert [node.op_type for node in model.graph] == ["Relu", "Sub"] * 5
+    assert model.graph[3].metadata_props["torchport.source"] == "net.py:sub1"
+
+
+def test_an_unknown_simplifier_is_a_mistake_in_the_call(exported: Path) -> None:
+    with pytest.raises(OptionError, match="no simplifier 'onnxslimm'"):
+        tp.optimize(exported, simplifiers=["onnxslimm"])
+
+
+CUSTOM = """
+import torch
+import torchport as tp
+
+@tp.operator("mine::halve")
+def halve(x: torch.Tensor) -> torch.Tensor:
+    return x / 2 + 1
+
+halve.onnx("mine::Halve")
+
+class Net(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return halve(torch.relu(torch.relu(x)))
+"""
+
+
+def test_a_model_with_an_operator_of_its_own_is_optimized_with_its_library(tmp_path: Path) -> None:
+    (tmp_path / "halving.py").write_text(CUSTOM)
+    script = (
+        "import torch, torchport as tp, halving\n"
+        "tp.export(halving.Net(), (torch.randn(2, 4),), output='m.onnx', dynamic={'x': {0: 'batch'}})\n"
+        "m = tp.graph.load('m.onnx')\n"
+    )
+    subprocess.run([sys.executable, "-c", script], cwd=tmp_path, check=True, env={**os.environ, **WHERE})
+    start = [sys.executable, "-c", "from torchport.cli.main import main; main()", "optimize", "m.onnx", "-o", "f.onnx"]
+    alone = subprocess.run(start, cwd=tmp_path, capture_output=True, text=True, env={**os.environ, **WHERE})
+    assert alone.returncode == 1
+    assert "mine::Halve" in alone.stderr
+    done = subprocess.run(
+        [*start, "--library", "halving.py"], cwd=tmp_path, capture_output=True, text=True, env={**os.environ, **WHERE}
+    )
+    assert done.returncode == 0, done.stderr
+    assert "proven" in done.stdout
+
+
+WHERE = {"PYTHONPATH": f".:{Path(tp.__file__).parent.parent}"}
+
+
+def test_a_model_that_is_quantized_already_stays_right(tmp_path: Path) -> None:
+    text = """g (float[n,4] x) => (float[n,3] y)
+    { a = QuantizeLinear(x, s, z)  b = DequantizeLinear(a, s, z)  c = DequantizeLinear(w, s, k)  d = MatMul(b, c)
+      y = Add(d, bias) }"""
+    proto = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 20]> {text}')
+    numbers = {"s": np.float32(0.05), "z": np.uint8(128), "k": np.int8(0), "bias": np.float32([1, 2, 3])}
+    numbers["w"] = np.arange(-6, 6, dtype=np.int8).reshape(4, 3)
+    proto.graph.initializer.extend(onnx.numpy_helper.from_array(np.asarray(a), n) for n, a in numbers.items())
+    onnx.save(proto, tmp_path / "m.onnx")
+    done = tp.optimize(tmp_path / "m.onnx")
+    assert [node.op_type for node in done.model.graph].count("DequantizeLinear") == 2
+    assert "MatMul" in [node.op_type for node in done.model.graph]

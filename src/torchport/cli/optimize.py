@@ -41,6 +41,7 @@ def fixed_sizes(context: click.Context, parameter: click.Parameter, texts: tuple
     metavar="SPEC",
     help="Verify with these: x=x.npy, data.npz, x=float32[1,3,224,224]; repeat.",
 )
+@click.option("--try", "simplifiers", metavar="A,B", help="Try onnxslim, onnxsim too, under the same rules.")
 @click.option("--no-measure", is_flag=True, help="Keep fusions without measuring whether they are faster.")
 @click.option("--seed", default=0, show_default=True, help="Seed for made-up inputs.")
 @page_option
@@ -52,6 +53,7 @@ def command(
     target: str,
     fix: dict[str, int],
     inputs: tuple[str, ...],
+    simplifiers: str | None,
     no_measure: bool,
     seed: int,
     page: str | None,
@@ -85,6 +87,7 @@ def command(
             fix=fix,
             inputs=feeds,
             measure=not no_measure,
+            simplifiers=[name.strip() for name in simplifiers.split(",")] if simplifiers else (),
             libraries=load_libraries(libraries),
             progress=say,
         )

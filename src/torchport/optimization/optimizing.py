@@ -8,6 +8,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -34,6 +35,7 @@ def optimize(
     inputs: Mapping[str, Any] | None = None,
     libraries: Sequence[str | os.PathLike[str]] = (),
     measure: bool = True,
+    simplifiers: Sequence[str] = (),
     limit_bytes: int = LIMIT_BYTES,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Optimized:
@@ -50,6 +52,8 @@ def optimize(
         inputs: arrays to verify with; made up from the shapes where none are given.
         libraries: operator libraries that the model needs, by path.
         measure: measure the passes that claim speed, and leave those out that make the model slower.
+        simplifiers: "onnxslim", "onnxsim" or both: tried as passes, under the same rules (``pip install
+            "torchport[simplify]"``).
         limit_bytes: constants larger than this are not computed beforehand.
         progress: called with one line at each step.
 
@@ -66,6 +70,7 @@ def optimize(
     """
     started = time.monotonic()
     _check_options(target, fix)
+    _check_simplifiers(simplifiers)
     path = None if output is None else check_target(output)
     given = model.model if isinstance(model, Exported) else model
     with _as_file(given) as source:
@@ -76,7 +81,7 @@ def optimize(
             from torchport.files.onnx_files import as_model, save
             from torchport.optimization.proven_passes import ProvenPasses
 
-            passes = ProvenPasses(process, as_model(source), target, inputs, libraries, progress)
+            passes = ProvenPasses(process, as_model(source), target, simplifiers, inputs, libraries, progress)
             done = passes.run(measure=measure)
         if path is not None:
             progress("saving")
@@ -93,6 +98,17 @@ def _check_options(target: str, fix: Mapping[str, int] | None) -> None:
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise OptionError(
                 f"dimension '{name}' cannot have the size {size!r}", where=f"--fix {name}={size}", next_step="1 or more"
+            )
+
+
+def _check_simplifiers(names: Sequence[str]) -> None:
+    for name in names:
+        if name not in pass_runs.SIMPLIFIERS:
+            hint = did_you_mean(name, pass_runs.SIMPLIFIERS, "onnxslim or onnxsim", most=1)
+            raise OptionError(f"there is no simplifier '{name}'", where=f"--try {name}", next_step=hint)
+        if find_spec(name) is None:
+            raise OptionError(
+                f"{name} is not installed", where=f"--try {name}", next_step='pip install "torchport[simplify]"'
             )
 
 

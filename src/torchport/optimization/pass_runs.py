@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torchport.optimization.pass_process import PassError, PassProcess, Step
@@ -33,6 +33,7 @@ CLEANUP = _modules(
 )
 FUSIONS = _modules("newer_opset", "activations", "normalizations", "attention")
 CLAIM_SPEED = _modules("newer_opset", "attention")  # kept if they are measured not to be slower
+SIMPLIFIERS = dict(zip(("onnxslim", "onnxsim"), _modules("onnxslim", "onnxsim"), strict=True))
 LAST = _modules("duplicate_weights", "dead_code")
 _ROUNDS = 4
 
@@ -93,6 +94,7 @@ class PassRuns:
     Args:
         process: has the model.
         original: the model in this process.
+        simplifiers: other programs to try.
         say: called with one line at each step.
 
     Attributes:
@@ -101,8 +103,11 @@ class PassRuns:
         before_fusions: the model before passes that claim speed changed it; None if they did not.
     """
 
-    def __init__(self, process: PassProcess, original: ir.Model, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, process: PassProcess, original: ir.Model, simplifiers: Sequence[str], say: Callable[[str], None]
+    ) -> None:
         self._process, self._original, self._say = process, original, say
+        self._simplifiers = [SIMPLIFIERS[name] for name in simplifiers]
         self.records: dict[str, Record] = {}
         self.steps: list[Step] = []
         self.before_fusions: ir.Model | None = None
@@ -116,6 +121,8 @@ class PassRuns:
         for record in self.records.values():
             record.forget()
         self._until_stable()
+        if sum(self._apply(module) for module in self._simplifiers):
+            self._until_stable()
         before = (
             self._process.model(self._original) if any(module not in self._excluded for module in CLAIM_SPEED) else None
         )

@@ -29,6 +29,7 @@ class ProvenPasses:
         process: applies them.
         original: the model in this process.
         target: the engine it is for.
+        simplifiers: other programs to try.
         inputs: arrays to verify with; made up if None.
         libraries: operator libraries that the model needs.
         say: called with one line at each step.
@@ -39,13 +40,14 @@ class ProvenPasses:
         process: PassProcess,
         original: ir.Model,
         target: Target,
+        simplifiers: Sequence[str],
         inputs: Mapping[str, Any] | None,
         libraries: Sequence[str | os.PathLike[str]],
         say: Callable[[str], None],
     ) -> None:
         self._process, self._original, self._target = process, original, target
         self._inputs, self._libraries, self._say = inputs, libraries, say
-        self._runs = PassRuns(process, original, say)
+        self._runs = PassRuns(process, original, simplifiers, say)
 
     def run(self, *, measure: bool) -> Optimized:
         """Return the model after all passes that hold."""

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 from torchport.engines.protocol import Trial
 from torchport.engines.registry import DEFAULT, find_engine
-from torchport.optimization.passes.graph_pass import Target
+from torchport.optimization.result import Target
 from torchport.optimization.scheme import DYNAMIC, STATIC
 
 AS_GIVEN = "as given"

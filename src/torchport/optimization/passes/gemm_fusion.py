@@ -36,10 +36,16 @@ def _join(node: ir.Node, work: Work) -> None:
         a, b = product.inputs
         if product.graph is not node.graph or not (_is_matrix(a) and _is_matrix(b)) or not _is_bias(bias, b):
             continue
+        if any(is_operator(_maker(v), "DequantizeLinear") for v in (a, b)):
+            continue  # engines look for MatMul there, to compute in integers
         if value.dtype not in FLOATS or not work.permits(node):
             continue
         _put_gemm(node, product, bias)
         return
+
+
+def _maker(value: ir.Value | None) -> ir.Node | None:
+    return None if value is None else value.producer()
 
 
 def _is_matrix(value: ir.Value | None) -> bool:

@@ -15,7 +15,7 @@ from torchport.irtools.names import name_of
 from torchport.optimization.result import Pattern, Target
 
 CONTRIB = "com.microsoft"
-_ORIGIN = (MODULE, SOURCE, OPERATOR, CALL)
+ORIGIN = (MODULE, SOURCE, OPERATOR, CALL)
 
 
 class Work:
@@ -100,7 +100,7 @@ def replace(
     graph = old.graph
     assert graph is not None
     for node in new:
-        for key in _ORIGIN:
+        for key in ORIGIN:
             if key in old.metadata_props:
                 node.metadata_props.setdefault(key, old.metadata_props[key])
     for was, now in zip(old_values, new_values, strict=True):

@@ -1,0 +1,30 @@
+"""What onnxsim makes of the model, if that has fewer nodes."""
+
+from __future__ import annotations
+
+import onnx
+import onnx_ir as ir
+
+from torchport.optimization.passes.graph_pass import GraphPass, Work
+from torchport.optimization.passes.simplifier import simplify
+
+
+def _program(model: onnx.ModelProto) -> onnx.ModelProto:
+    import onnxsim
+
+    simplified, agrees = onnxsim.simplify(model)
+    if not agrees:
+        raise ValueError("onnxsim found its own result wrong")
+    return simplified
+
+
+def _apply(model: ir.Model, work: Work) -> None:
+    simplify(model, work, _program)
+
+
+PASS = GraphPass(
+    "onnxsim",
+    requires="fewer nodes after onnxsim, and weights of less than 1 GiB",
+    ensures="the model has no more nodes than onnxsim leaves",
+    apply=_apply,
+)
