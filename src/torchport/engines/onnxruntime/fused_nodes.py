@@ -116,21 +116,21 @@ def _anchors(node: onnx.NodeProto, by_name: Mapping[str, ir.Node], makers: Mappi
         return []
     names = [*node.output, *([node.name.removesuffix(_BLOCKED)] if node.name.endswith(_BLOCKED) else [])]
     found = [makers[name] for name in names if name in makers]
-    own = by_name.get(node.name.removesuffix(_ADDED))
-    if own is not None and own.op_type != node.op_type and not node.name.endswith(_ADDED):
+    own = by_name.get(_QUANTIZED.sub("", node.name.removesuffix(_ADDED)))
+    if own is not None and not _computes(node, own):
         own = None
-    own = by_name.get(_QUANTIZED.sub("", node.name))
     if node.op_type in _MOVED:
         found = [n for n in found if n.op_type == node.op_type]
     if node.name.endswith(_BLOCKED):
         found = [n for last in found for n in _back_to(node.op_type, last)]
     return list(dict.fromkeys([*([own] if own is not None else []), *found]))
-    return list(dict.fromkeys([*([own] if own is not None and _computes(node, own) else []), *found]))
 
 
 def _computes(node: onnx.NodeProto, own: ir.Node) -> bool:
     """Check that a node computes the one that had its name, as QLinearConv computes a Conv."""
-    return own.op_type == node.op_type or (node.op_type.startswith("Q") and node.op_type.endswith(own.op_type))
+    if own.op_type == node.op_type or node.name.endswith(_ADDED):
+        return True
+    return node.op_type.startswith("Q") and node.op_type.endswith(own.op_type)
 
 
 def _back_to(op_type: str, last: ir.Node) -> list[ir.Node]:
