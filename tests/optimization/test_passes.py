@@ -494,3 +494,41 @@ def test_the_opset_is_raised_for_attention_and_for_nothing() -> None:
     plain = model("g (float[3] x) => (float[3] y) { y = Relu(x) }", 17)
     assert applied(plain, "newer_opset", {"x": f(3)}).changes == 0
     assert plain.opset_imports[""] == 17
+
+
+ROTARY = """a, b = Split<axis=-1, num_outputs=2>(x)  n = Neg(b)  r = Concat<axis=-1>(n, a)  s = Mul(r, sin)
+            c = Mul(x, cos)  y = Add(c, s)"""
+SLICED = """a = Slice(x, zero, half, last)  b = Slice(x, half, end, last)  n = Neg(b)  r = Concat<axis=-1>(n, a)
+            s = Mul(r, sin)  c = Mul(x, cos)  y = Add(c, s)"""
+
+
+def rotary(text: str, opset: int = 23, cache: tuple[int, ...] = (5, 4), **more: np.ndarray) -> ir.Model:
+    angle = f(*cache)
+    angle = np.concatenate((angle, angle), -1)
+    ints = {"zero": [0], "half": [4], "end": [2**31 - 1], "last": [3]}
+    weights = {"cos": np.cos(angle), "sin": np.sin(angle), **{n: np.int64(v) for n, v in ints.items()}}
+    return model(f"g (float[b,3,5,8] x) => (float[b,3,5,8] y) {{ {text} }}", opset, **weights | more)
+
+
+@pytest.mark.parametrize("cache", [(5, 4), (1, 5, 4), (1, 1, 5, 4)])
+@pytest.mark.parametrize("text", [ROTARY, SLICED])
+def test_a_rotary_embedding_that_is_written_out_is_one_operator(text: str, cache: tuple[int, ...]) -> None:
+    m = rotary(text, cache=cache)
+    work = applied(m, "rotary", {"x": f(2, 3, 5, 8)})
+    applied(m, "constant_folding", {"x": f(2, 3, 5, 8)}, after="dead_code")
+    assert [p.fused_into for p in work.patterns] == ["RotaryEmbedding"]
+    assert operators(m).count("RotaryEmbedding") == 1
+    assert "Neg" not in operators(m)
+
+
+def test_a_rotary_embedding_whose_halves_differ_stays() -> None:
+    work = applied(rotary(ROTARY, cos=f(5, 8)), "rotary", {"x": f(2, 3, 5, 8)})
+    assert work.changes == 0
+    assert "halves" in work.patterns[0].reason
+
+
+def test_what_an_engine_joins_itself_is_reported() -> None:
+    m = model("g (float[n,4] x) => (float[n,4] y) { a = Sigmoid(x)  y = Mul(a, x) }")
+    work = applied(m, "other_patterns", {"x": f(2, 4)})
+    assert [(p.kind, p.fused_into) for p in work.patterns] == [("SiLU", "")]
+    assert "ONNX Runtime joins it" in work.patterns[0].reason

@@ -31,8 +31,8 @@ CLEANUP = _modules(
     "gemm_fusion",
     "dead_code",
 )
-FUSIONS = _modules("newer_opset", "activations", "normalizations", "attention")
-CLAIM_SPEED = _modules("newer_opset", "attention")  # kept if they are measured not to be slower
+FUSIONS = _modules("newer_opset", "activations", "normalizations", "rotary", "attention", "other_patterns")
+CLAIM_SPEED = _modules("newer_opset", "rotary", "attention")  # kept if they are measured not to be slower
 SIMPLIFIERS = dict(zip(("onnxslim", "onnxsim"), _modules("onnxslim", "onnxsim"), strict=True))
 LAST = _modules("duplicate_weights", "dead_code")
 _ROUNDS = 4

@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from torchport.irtools.node_reader import FLOATS, attribute, constant, input_at, integers
 from torchport.irtools.traversal import all_nodes
-from torchport.optimization.passes.dataflow import made_by, number, only_user, other_input
+from torchport.optimization.passes.dataflow import made_by, number, only_user, other_input, size_of
 from torchport.optimization.passes.graph_pass import GraphPass, Work, initializer, is_operator, replace
 
 OPSET = 23  # the first with Attention
@@ -263,7 +263,7 @@ def _expanded(found: Found, mask: ir.Value, graph: ir.Graph, new: list[ir.Node])
     """Return the mask with a row for each query and a column for each key: engines want both."""
     base = found.last.outputs[0].name
     axis = 3 if found.swapped else 2
-    queries, keys = _size(found.q, 2, graph), _size(found.k, axis, graph)
+    queries, keys = size_of(found.q, 2, graph), size_of(found.k, axis, graph)
     sizes = ir.Node("", "Concat", [queries.outputs[0], keys.outputs[0]], [ir.AttrInt64("axis", 0)])
     expanded = ir.Node("", "Expand", [mask, sizes.outputs[0]])
     for node in (queries, keys, sizes):
@@ -275,15 +275,6 @@ def _expanded(found: Found, mask: ir.Value, graph: ir.Graph, new: list[ir.Node])
     expanded.outputs[0].name = f"{base}_mask"
     new += [queries, keys, sizes, expanded]
     return expanded.outputs[0]
-
-
-def _size(value: ir.Value, axis: int, graph: ir.Graph) -> ir.Node:
-    """Return a node that reads a size, off an input of the model if one has it: then all layers share it."""
-    dim = (value.shape or ())[axis]
-    if isinstance(dim, ir.SymbolicDim) and dim.value is not None:
-        places = ((v, n) for v in graph.inputs for n, d in enumerate(v.shape or ()) if d == dim)
-        value, axis = next(places, (value, axis))
-    return ir.Node("", "Shape", [value], [ir.AttrInt64("start", axis), ir.AttrInt64("end", axis + 1)])
 
 
 # --- heads that are laid apart and together ---------------------------------------------------------------------------

@@ -91,3 +91,12 @@ def last_size(value: ir.Value | None) -> int | None:
         return None
     size = value.shape[-1]
     return size if isinstance(size, int) else None
+
+
+def size_of(value: ir.Value, axis: int, graph: ir.Graph) -> ir.Node:
+    """Return a node that reads a size, off an input of the model if one has it: then all layers share it."""
+    dim = (value.shape or ())[axis]
+    if isinstance(dim, ir.SymbolicDim) and dim.value is not None:
+        places = ((v, n) for v in graph.inputs for n, d in enumerate(v.shape or ()) if d == dim)
+        value, axis = next(places, (value, axis))
+    return ir.Node("", "Shape", [value], [ir.AttrInt64("start", axis), ir.AttrInt64("end", axis + 1)])

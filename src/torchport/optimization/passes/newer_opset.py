@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from torchport.editing.transaction import take_over
 from torchport.opset.convert import convert
-from torchport.optimization.passes import activations, attention, normalizations
+from torchport.optimization.passes import activations, attention, normalizations, rotary
 from torchport.optimization.passes.graph_pass import GraphPass, Work
 from torchport.optimization.result import Target
 
@@ -23,6 +23,7 @@ def _needed(model: ir.Model) -> tuple[int, ir.Node | None]:
     wanted = [(activations.OPSET, g.last) for g in activations.find(model)]
     wanted += [(normalizations.OPSETS[n.operator], n.last) for n in normalizations.find(model)]
     wanted += [(attention.OPSET, a.last) for a in attention.find(model) if not a.reason]
+    wanted += [(rotary.OPSET, r.last) for r in rotary.find(model) if not r.reason]
     return max(wanted, key=lambda pair: pair[0], default=(0, None))
 
 
@@ -30,7 +31,7 @@ _TARGETS: tuple[Target, ...] = ("onnxruntime",)  # the others keep the opset tha
 
 PASS = GraphPass(
     "newer opset",
-    requires="attention, a normalization or an activation that is written out, whose operator is of a newer opset",
+    requires="attention, a rotary embedding, a normalization or an activation written out, whose operator is newer",
     ensures="the model's opset has the operator",
     apply=_apply,
     targets=_TARGETS,
