@@ -4,7 +4,7 @@ BIN := .venv/bin
 VIEWER := src/torchport/reports/viewer
 NPM = cd $(VIEWER) && PATH="$(abspath $(BIN)):$$PATH" npm --silent
 
-.PHONY: demo check test lint pytest viewer viewer-test browser wheel test-torch test-parts golden bench-export bench-zoo bench-libraries bench-operators bench-databases bench-graph bench-rewrite bench-compare bench-engines bench-agreement bench-optimize bench-native fuzz clean
+.PHONY: demo check test lint pytest viewer viewer-test browser wheel test-torch test-parts golden bench-export bench-zoo bench-libraries bench-operators bench-databases bench-graph bench-rewrite bench-compare bench-engines bench-agreement bench-optimize bench-native bench-view fuzz clean
 
 demo: .venv/installed
 	$(BIN)/torchport export examples/01_first_export/model.py:Net --dynamic image:0=batch -o examples/01_first_export/model.onnx
@@ -114,6 +114,11 @@ bench-agreement: .venv-zoo/installed
 # What `torchport tune` picks beside PyTorch, ONNX Runtime, onnxslim, onnxsim and OpenVINO; writes docs/speed.md.
 bench-speed: .venv-zoo/installed
 	.venv-zoo/bin/python benchmarks/speed/run.py
+
+# Time until a model's graph is drawn, beside Netron, in the same Chromium.
+bench-view: .venv/installed viewer browser
+	$(BIN)/pip install --quiet --disable-pip-version-check -r benchmarks/requirements-viewer.txt
+	$(BIN)/python benchmarks/viewer.py
 
 # The C++ runner: latency beside the C++ API by hand, first answer beside Python, 1,000 starts, the generated project.
 bench-native: .venv/installed

@@ -153,3 +153,23 @@ def test_the_readmes_commands_run(workplace: Path) -> None:
 def test_make_demo_and_make_test_are_in_the_readme() -> None:
     commands = _commands((ROOT / "README.md").read_text())
     assert {"make demo", "make test"} <= set(commands)
+
+
+def test_the_chinese_readme_has_the_same_code() -> None:
+    """So what runs of the English one runs there too; only comments and quotes may differ, and lines be left out."""
+
+    def lines(name: str) -> list[str]:
+        text = (ROOT / name).read_text()
+        code = [line.partition("  #")[0].rstrip() for block in _python(text) for line in block.splitlines()]
+        return [*code, *(command.replace("'", "") for command in _commands(text))]
+
+    english, chinese = lines("README.md"), lines("README.zh-CN.md")
+    assert len(chinese) > 15
+    assert [line for line in chinese if line not in english] == []
+
+
+def test_the_chinese_readme_knows_every_verb() -> None:
+    text = (ROOT / "README.zh-CN.md").read_text()
+    assert [
+        verb for verb in ("export", "verify", "compare", "report", "view", "run") if f"torchport {verb}" not in text
+    ] == []
