@@ -25,7 +25,8 @@ class Layer(Record):
         operator: the node's.
         kept: quantized, or left in float.
         why: the reason why it was left in float; empty if it was not.
-        noise: that it puts into the outputs when it alone is quantized, as a part of the signal; None if nobody asked.
+        noise: that it puts into the outputs when it alone is quantized, as a part of the signal; None if nobody asked,
+            infinite if the engine refuses it so.
         float_seconds: of its kernels in the float model; None if not measured.
         seconds: of its kernels in the quantized model.
         source: the Python line that made the node.
@@ -43,7 +44,7 @@ class Layer(Record):
     @property
     def cells(self) -> tuple[str, ...]:
         """Return its row of the table."""
-        error = "" if self.noise is None else f"{decibels(self.noise):.0f} dB"
+        error = "" if self.noise is None else "fails" if math.isinf(self.noise) else f"{decibels(self.noise):.0f} dB"
         times = ["" if t is None else time_text(t) for t in (self.float_seconds, self.seconds)]
         return (self.name, self.operator, self.kept, error, *times, self.why or self.source)
 
