@@ -93,6 +93,7 @@ def test_a_model_is_optimized_saved_and_gives_the_same_answers(exported: Path, t
     x = np.random.default_rng(0).standard_normal((7, 3, 12, 12)).astype(np.float32)
     np.testing.assert_allclose(outputs(tmp_path / "fast.onnx", x=x)[0], outputs(exported, x=x)[0], rtol=1e-4, atol=1e-5)
     assert done.proof.passed
+    assert json.loads(done.model.metadata_props["torchport.optimized"])["for"] == "onnxruntime"
     assert done.nodes_after <= done.nodes_before
     assert done.path == str(tmp_path / "fast.onnx")
     assert json.loads(json.dumps(done.to_json()))["passes"][0]["name"] == "constant folding"

@@ -29,6 +29,7 @@ PROOF = "torchport.proof"
 UNPROVEN = "torchport.unproven"  # why nothing was proven
 OPERATORS = "torchport.operators"  # the custom operators, with the libraries that have their kernels
 BOUNDS = "torchport.bounds"  # of dynamic dimensions: the sizes that the model is good for
+OPTIMIZED = "torchport.optimized"  # the engine it was optimized for, and the proof beside the model before
 WORKAROUNDS = "torchport.workarounds"  # of an engine's faults, by engine
 GEOMETRY = "torchport.geometry"  # steps in front of the model that change the size of an image, by input
 QUANTIZATION = "torchport.quantization"  # how a model was quantized, and what it lost

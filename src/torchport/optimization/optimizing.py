@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torchport.files.onnx_files import ModelLike
 
 LIMIT_BYTES = 16 * 2**20  # of a constant that is computed beforehand
-_SECONDS = 600.0  # for all passes together, once for each pass that hangs
+_SECONDS = 180.0  # for all passes together, once more for each pass that hangs
 
 
 def optimize(

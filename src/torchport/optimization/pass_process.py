@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 SCRIPT = Path(__file__).with_name("pass_child.py")
 JOURNAL = "journal"  # the file that has the name of the node at work
+_SECONDS_PER_GIB = 120.0
 _MEMORY = 4 << 30  # bytes of address space beside three times the weights
 
 
@@ -46,7 +47,7 @@ class PassProcess:
     Args:
         source: the ONNX file.
         options: what passes are told; and ``fix``.
-        seconds: the time that all steps of one process may take.
+        seconds: the time that all steps of one process may take, for a small model; two minutes more for each GiB.
         modules: of passes that will be applied, to import beforehand.
 
     Example:
@@ -58,7 +59,9 @@ class PassProcess:
     def __init__(
         self, source: Path, options: Mapping[str, Any], *, seconds: float, modules: Sequence[str] = ()
     ) -> None:
-        self._source, self._options, self._seconds, self._modules = source, dict(options), seconds, tuple(modules)
+        self._source, self._options, self._modules = source, dict(options), tuple(modules)
+        self._bytes = _bytes_of(source)
+        self._seconds = seconds + _SECONDS_PER_GIB * self._bytes / 2**30
         self._stack = contextlib.ExitStack()
         self._done: list[Step] = []
         self._opened = False
@@ -76,7 +79,7 @@ class PassProcess:
         arguments = {
             "source": str(self._source),
             "options": self._options,
-            "memory": _memory_limit(self._source),
+            "memory": _MEMORY + 3 * self._bytes,
             "modules": self._modules,
         }
         self._process.send("open", arguments)
@@ -131,11 +134,11 @@ class PassProcess:
             self._process.ask("apply", module=step.module, most=step.most)
 
 
-def _memory_limit(source: Path) -> int:
-    """Return the bytes of address space for a model: its weights may lie in any file of its folder."""
+def _bytes_of(source: Path) -> int:
+    """Return the bytes of a model and of all that its folder has: its weights may lie in any file there."""
     with contextlib.suppress(OSError):
-        return _MEMORY + 3 * sum(file.stat().st_size for file in source.parent.iterdir() if file.is_file())
-    return _MEMORY
+        return sum(file.stat().st_size for file in source.parent.iterdir() if file.is_file())
+    return 0
 
 
 def _not_opened(error: CommandError) -> Exception:

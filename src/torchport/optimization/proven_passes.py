@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +13,7 @@ import onnx_ir as ir
 
 from torchport.errors import ProofError, TorchportError
 from torchport.files.onnx_files import save
+from torchport.irtools.metadata import OPTIMIZED
 from torchport.irtools.traversal import all_nodes
 from torchport.optimization.pass_process import PassProcess, Step
 from torchport.optimization.pass_runs import CLAIM_SPEED, PassRuns
@@ -54,7 +56,9 @@ class ProvenPasses:
         model, proof = self._proven()
         if measure and self._runs.before_fusions is not None and not self._is_faster(model):
             model, proof = self._proven()
-        error = proof.summary()["max_abs"]
+        summary = proof.summary()
+        error = summary["max_abs"]
+        model.metadata_props[OPTIMIZED] = json.dumps({"for": self._target, "proof": summary}, sort_keys=True)
         return Optimized(
             model,
             self._target,
