@@ -4,7 +4,7 @@ BIN := .venv/bin
 VIEWER := src/torchport/reports/viewer
 NPM = cd $(VIEWER) && PATH="$(abspath $(BIN)):$$PATH" npm --silent
 
-.PHONY: demo check test lint pytest viewer viewer-test browser wheel test-torch test-parts golden bench-export bench-zoo bench-libraries bench-operators bench-databases bench-graph bench-rewrite bench-compare bench-engines bench-agreement bench-optimize bench-native bench-view fuzz clean
+.PHONY: demo check test lint pytest viewer viewer-test browser wheel test-torch test-parts golden bench-export bench-zoo bench-libraries bench-operators bench-databases bench-graph bench-rewrite bench-compare bench-engines bench-agreement bench-optimize bench-speed bench-native bench-view fuzz clean
 
 demo: .venv/installed
 	$(BIN)/torchport export examples/01_first_export/model.py:Net --dynamic image:0=batch -o examples/01_first_export/model.onnx
