@@ -68,7 +68,7 @@ def _of_comparison(comparison: Comparison, numbers: Numbers) -> Parts:
         if layer.check is not None
     ]
     return Parts(
-        overlays=(_overlay("Error", "", "max", _ERROR, worst),) if worst else (),
+        overlays=({**_overlay("Error", "", "max", _ERROR, worst), "first": "introduced"},) if worst else (),
         plots=(_plot("Error by tensor, in order of execution", "", errors, logarithmic=True),) if errors else (),
         tables=tuple(_comparison_tables(comparison, numbers)),
         verdict={

@@ -79,6 +79,8 @@ export interface OverlayData {
   notes: string[];
   /** Names of the kinds that the numbers 1, 2, ... stand for, where they measure nothing. */
   kinds?: string[];
+  /** The note of nodes that stand first in the list. */
+  first?: string;
 }
 
 /** Rows of a result: the first row names the columns; a number with its text sorts by the number. */

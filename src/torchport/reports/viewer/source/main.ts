@@ -171,7 +171,8 @@ class Page implements Actions {
     const list = overlay.worst(kinds ? 200 : 10).map((node) => {
       const name = this.page.model.nodes.name[node] ?? "";
       const value = h("small", {}, overlay.text(overlay.numbers.get(node) ?? 0));
-      return h("li", {}, this.panel.nodeLink(node, clip(visible(name), 30)), value);
+      const mark = overlay.isFirst(node) ? h("small", {}, visible(overlay.notes.get(node) ?? "")) : null;
+      return h("li", {}, h("div", {}, this.panel.nodeLink(node, clip(visible(name), 26)), mark, value));
     });
     this.legend.replaceChildren(
       h("strong", {}, overlay.data.name),

@@ -74,10 +74,15 @@ export class Overlay {
     return (this.data.kinds ?? []).map((kind, n) => [kind, numbers.filter((one) => one === n + 1).length]);
   }
 
+  /** Whether a node stands before those with larger numbers: it introduces the error that they only pass on. */
+  isFirst(node: number): boolean {
+    return this.data.first !== undefined && this.notes.get(node) === this.data.first;
+  }
+
   worst(count: number): number[] {
     return [...this.numbers.keys()]
       .filter((node) => (this.numbers.get(node) ?? 0) > 0)
-      .sort((a, b) => this.numbers.get(b)! - this.numbers.get(a)!)
+      .sort((a, b) => Number(this.isFirst(b)) - Number(this.isFirst(a)) || this.numbers.get(b)! - this.numbers.get(a)!)
       .slice(0, count);
   }
 }
