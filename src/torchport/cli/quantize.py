@@ -12,14 +12,15 @@ from torchport.cli.output import common, print_json, progress
 from torchport.engines.registry import DEFAULT
 
 
-def limits(context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> dict[str, str] | str:
+def limits(context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> dict[str, str]:
     """Read --max-drop 1% and --max-drop cosine=0.001."""
-    if len(texts) == 1 and "=" not in texts[0]:
-        return texts[0]
-    for text in texts:
-        if not all(text.partition("=")[::2]):
-            raise click.BadParameter(f"'{text}' is not KIND=VALUE")
-    return dict(text.split("=", 1) for text in texts) or "1%"
+    found: dict[str, str] = {}
+    for text in texts or ("1%",):
+        kind, _, value = text.rpartition("=")
+        if kind in found:
+            raise click.BadParameter(f"there are two for {kind or 'the whole'}: {found[kind]} and {value}")
+        found[kind] = value
+    return found
 
 
 @click.command("quantize", short_help="Make a model int8, within a limit of accuracy.")

@@ -59,9 +59,9 @@ class Limits(Record):
             >>> Limits.read("1%", has_metric=False)
             Limits(cosine=0.99, sqnr=16.98970004336019, top1=None, same=0.99, metric=None)
         """
-        if not isinstance(given, Mapping):
-            given = {"metric" if has_metric else "": given}
-        parts = {kind: _number(kind, value) for kind, value in given.items()}
+        entries = given if isinstance(given, Mapping) else {"": given}
+        named = {"metric" if has_metric and not kind else kind: value for kind, value in entries.items()}
+        parts = {kind: _number(kind, value) for kind, value in named.items()}
         if not parts:
             raise OptionError("no limit is given", where="--max-drop", next_step=_EXAMPLE)
         if "metric" in parts and not has_metric:
