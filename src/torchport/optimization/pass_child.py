@@ -17,7 +17,7 @@ from torchport.editing.transaction import Snapshot
 from torchport.files.onnx_files import load
 from torchport.irtools.traversal import all_nodes
 from torchport.optimization.model_transfer import Sender
-from torchport.optimization.pass_process import JOURNAL
+from torchport.optimization.pass_process import JOURNAL, read_journal
 from torchport.optimization.passes.graph_pass import GraphPass, Work
 from torchport.results import to_json
 
@@ -73,14 +73,26 @@ class Passes:
         except BaseException:
             snapshot.restore()
             raise
+        after = self._count()
         return about | {
             "before": before,
-            "after": self._count(),
+            "after": after,
             "changes": work.changes,
+            "changed": bool(work.changes) or before != after,
             "seconds": time.perf_counter() - start,
             "last": work.last,
             "patterns": to_json(work.patterns),
         }
+
+    def apply_all(self, modules: Sequence[str]) -> dict[str, Any]:
+        """Apply passes one after the other; one that raises is left out, with the reason and the node in its place."""
+        return {"answers": [self._applied(module) for module in modules]}
+
+    def _applied(self, module: str) -> dict[str, Any]:
+        try:
+            return self.apply(module)
+        except Exception as error:  # noqa: BLE001 - whatever a pass raises is its result
+            return {"failed": f"{type(error).__name__}: {error}", "node": read_journal(self._folder / JOURNAL)}
 
     def send(self) -> dict[str, Any]:
         """Write the model for the parent."""
@@ -106,4 +118,4 @@ def _interface(model: ir.Model) -> list[list[str | None]]:
 
 
 if __name__ == "__main__":
-    main(Passes, ("open", "reset", "apply", "send"))
+    main(Passes, ("open", "reset", "apply", "apply_all", "send"))

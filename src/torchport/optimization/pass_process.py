@@ -110,8 +110,25 @@ class PassProcess:
                 self._start()
                 self._replay()
             raise PassError(error.facts["reason"], node) from error
-        self._done.append(step)
+        if found.get("changed"):
+            self._done.append(step)
         return found
+
+    def apply_all(self, modules: Sequence[str]) -> list[dict[str, Any]]:
+        """Apply passes one after the other; return what each did, or under ``failed`` and ``node`` why it did nothing.
+
+        Raises:
+            PassError: the process ended or took too long; the model is as before all of them.
+        """
+        self._ready()
+        try:
+            answers: list[dict[str, Any]] = self._process.ask("apply_all", modules=list(modules))["answers"]
+        except CommandError as error:
+            self._start()
+            self._replay()
+            raise PassError(error.facts["reason"], "") from error
+        self._done += [Step(m) for m, found in zip(modules, answers, strict=True) if found.get("changed")]
+        return answers
 
     def go_to(self, steps: Sequence[Step]) -> None:
         """Make the model what these steps make of the original."""

@@ -121,46 +121,59 @@ class PassRuns:
         for record in self.records.values():
             record.forget()
         self._until_stable()
-        if sum(self._apply(module) for module in self._simplifiers):
+        if self._simplifiers and self._apply_all(self._simplifiers):
             self._until_stable()
         before = (
             self._process.model(self._original) if any(module not in self._excluded for module in CLAIM_SPEED) else None
         )
         for _ in range(_ROUNDS):
-            changed = [module for module in FUSIONS if self._apply(module)]
+            changed = self._apply_all(FUSIONS)
             if not changed:
                 break
             self.before_fusions = before if set(changed) & set(CLAIM_SPEED) else self.before_fusions
             self._until_stable()
-        for module in LAST:
-            self._apply(module)
+        self._apply_all(LAST)
 
     def _until_stable(self) -> None:
         for _ in range(_ROUNDS):
-            if not sum(self._apply(module) for module in CLEANUP):
+            if not self._apply_all(CLEANUP):
                 return
+
+    def _apply_all(self, modules: Sequence[str]) -> list[str]:
+        """Apply passes in one go, or one by one where one of them ends the process; return those that changed it."""
+        allowed = [module for module in modules if module not in self._excluded]
+        self._say(", ".join(dict.fromkeys(map(_shown, allowed))))
+        try:
+            answers = self._process.apply_all(allowed)
+        except PassError:
+            return [module for module in allowed if self._apply(module)]
+        return [m for m, done in zip(allowed, answers, strict=True) if self._took(m, done)]
 
     def _apply(self, module: str) -> bool:
         """Apply one pass; whether it changed something."""
         if module in self._excluded:
             return False
-        name = module.rpartition(".")[2].replace("_", " ")
-        self._say(name)
+        self._say(_shown(module))
         start = time.monotonic()
         try:
             done = self._process.apply(Step(module))
         except PassError as error:
-            record = self.records.setdefault(module, Record(name))
-            record.seconds += time.monotonic() - start
-            self.exclude(module, f"it failed: {error.reason}", error.node)
+            self.records.setdefault(module, Record(_shown(module))).seconds += time.monotonic() - start
+            done = {"failed": error.reason, "node": error.node}
+        return self._took(module, done)
+
+    def _took(self, module: str, done: dict[str, Any]) -> bool:
+        """Take what a pass did or why it failed; whether it changed something."""
+        if "failed" in done:
+            self.records.setdefault(module, Record(_shown(module)))
+            self.exclude(module, f"it failed: {done['failed']}", done["node"])
             return False
         if not done["applies"]:
             return False
         self.records.setdefault(module, Record(done["name"], done["requires"], done["before"])).add(done)
-        if not done["changes"] and done["before"] == done["after"]:
-            return False
-        self.steps.append(Step(module))
-        return True
+        if done["changed"]:
+            self.steps.append(Step(module))
+        return bool(done["changed"])
 
     def exclude(self, module: str, reason: str, node: str = "", ratio: float | None = None) -> None:
         """Leave a pass out from now on, and say why."""
@@ -175,3 +188,7 @@ class PassRuns:
             yield from record.fused
         for record in self.records.values():
             yield from record.left
+
+
+def _shown(module: str) -> str:
+    return module.rpartition(".")[2].replace("_", " ")

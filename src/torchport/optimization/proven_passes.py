@@ -12,7 +12,7 @@ from typing import Any
 import onnx_ir as ir
 
 from torchport.errors import ProofError, TorchportError
-from torchport.files.onnx_files import save
+from torchport.files.onnx_files import save, weight_bytes
 from torchport.irtools.metadata import OPTIMIZED
 from torchport.irtools.traversal import all_nodes
 from torchport.optimization.pass_process import PassProcess, Step
@@ -22,6 +22,7 @@ from torchport.results import Proof
 from torchport.verification.equivalence import prove_same
 
 _PATIENCE = 0.2  # seconds of a run, from which on it is verified with few cases
+_LARGE = 256 << 20  # bytes of weights, from which on a second thread is worth its start
 
 
 class ProvenPasses:
@@ -113,9 +114,15 @@ class ProvenPasses:
         """Return the model as it is in the process, and the proof that it gives the outputs of the original."""
         self._say("verifying")
         model = self._process.model(self._original)
-        return model, prove_same(
-            self._original, model, inputs=self._inputs, libraries=self._libraries, patience=_PATIENCE
+        threads = 1 if weight_bytes(model) < _LARGE else None
+        proof = prove_same(
+            *(self._original, model),
+            inputs=self._inputs,
+            libraries=self._libraries,
+            patience=_PATIENCE,
+            threads=threads,
         )
+        return model, proof
 
     def _blame(self, proof: Proof) -> None:
         """Find the step that makes the outputs differ, and the change in it; exclude its pass."""

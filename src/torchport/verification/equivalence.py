@@ -54,6 +54,7 @@ def prove_same(
     engine: str = DEFAULT,
     libraries: Sequence[str | os.PathLike[str]] = (),
     patience: float | None = None,
+    threads: int | None = None,
 ) -> Proof:
     """Put the same questions to two ONNX models; names may differ, order and types may not.
 
@@ -65,6 +66,7 @@ def prove_same(
         inputs: an example, by the new names; made up from the shapes where none is given.
         engine: what runs both.
         libraries: operator libraries they may load.
+        threads: to compute with; the engine's own choice if None.
         patience: the seconds of a run from which on few cases are tried; None to try all in any case.
 
     Example:
@@ -77,7 +79,7 @@ def prove_same(
     """
     new = after if isinstance(after, Session) else open_session(after, engine, libraries=libraries)
     try:
-        old = open_session(before, engine, libraries=libraries)
+        old = open_session(before, engine, libraries=libraries, threads=threads)
     except EngineError as error:
         raise EngineError(
             f"the model before the edits cannot be run, so there is nothing to compare with: {error.what}",
