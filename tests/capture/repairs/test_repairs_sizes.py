@@ -37,6 +37,17 @@ class Rounded(nn.Module):
         return x.new_ones(n + int(sqrt(x.shape[1]))) / math.sqrt(float(x.shape[1])) + x.sum()
 
 
+class Chained(nn.Module):
+    """Errors while a size is read become errors of the library's own."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        try:
+            n = int(x.shape[1])
+        except Exception as error:
+            raise ValueError("the input has no size") from error
+        return x[:, : n // 2] * float(n)
+
+
 class Divided(nn.Module):
     """As in Longformer: the number of windows is a tensor, and a size again."""
 
@@ -69,7 +80,7 @@ def _same(got: torch.Tensor, want: torch.Tensor) -> bool:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("model", [Half(), Rounded(), Divided()])
+@pytest.mark.parametrize("model", [Half(), Rounded(), Chained(), Divided()])
 def test_a_size_stays_a_size(model: nn.Module) -> None:
     assert _wrong_alone(model.eval())
     exported = tp.export(model, (X,), dynamic=ROWS, route="export")
@@ -78,6 +89,22 @@ def test_a_size_stays_a_size(model: nn.Module) -> None:
     for n in (4, 7, 10, 16, 29, 100):
         x = torch.randn(2, n)
         torch.testing.assert_close(session(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+def test_a_capture_that_fixes_a_size_ends_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    passed: list[str] = []
+
+    class Reading(Half):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            half = super().forward(x)
+            if isinstance(x.shape[1], torch.SymInt):
+                passed.append(str(half.shape[1]))
+            return half
+
+    exported = tp.export(Reading().eval(), (X,), dynamic=ROWS, route="export")
+    assert exported.route == "export"
+    assert passed
+    assert not [size for size in passed if size.isdecimal()]
 
 
 def test_the_names_of_the_model_are_left_as_they_were() -> None:

@@ -246,8 +246,9 @@ def exported(
                 program, guards, applied = frozen
                 repairs += applied
                 return program, guards
-            repair = for_failed_capture(error, (*known, *refused))
-            if isinstance(error, UnwantedGuardError):
+            unwanted = _unwanted(error)
+            repair = for_failed_capture(unwanted or error, (*known, *refused))
+            if unwanted is not None:
                 early = repair
             elif repair is None and early is not None:  # it did not go well: the number is fixed
                 known.remove(early)
@@ -272,6 +273,14 @@ def exported(
                 return program, guards
             known.append(again)
             frozen = program, guards, applied
+
+
+def _unwanted(error: BaseException) -> UnwantedGuardError | None:
+    """The guard at which a capture ended, if it did; what is on the way up may have chained another error to it."""
+    seen: BaseException | None = error
+    while seen is not None and not isinstance(seen, UnwantedGuardError):
+        seen = seen.__cause__ or seen.__context__
+    return seen
 
 
 def _run(request: Request) -> None:
