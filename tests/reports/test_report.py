@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -22,6 +23,8 @@ from report_models import IMAGE, SCRIPT, hostile, nested
 import torchport as tp
 from torchport.cli.main import cli
 from torchport.errors import FileError, OptionError, SaveError, ViewerMissingError
+from torchport.optimization.accuracy import Accuracy, Limits
+from torchport.optimization.quantization_report import Layer, Quantized
 from torchport.reports import page as page_module
 from torchport.reports.model_data import ModelData
 from torchport.reports.weight_values import WeightReader
@@ -206,6 +209,36 @@ def test_a_difference_lies_over_the_second_model(tmp_path: Path) -> None:
     tp.report(transformer(100), tmp_path / "page.html", results=[tp.graph.diff(changed, transformer(100))])
     gone = [table for table in data_of(tmp_path / "page.html")["tables"] if table["title"] == "Nodes that are gone"]
     assert [row[:2] for row in gone[0]["rows"]] == [["added", "Tanh"]]
+
+
+def test_quantized_layers_lie_over_the_graph(onnx_file: Path, tmp_path: Path) -> None:
+    done = Quantized(
+        model="small.onnx",
+        path=str(onnx_file),
+        scheme="dynamic-int8",
+        engine="onnxruntime",
+        layers=(
+            Layer("node_Conv_6", "Conv", "quantized", noise=1e-4),
+            Layer("node_linear", "Gemm", "float", "it costs too much", noise=math.inf),
+            Layer("gone", "Gemm", "quantized"),
+        ),
+        accuracy=Accuracy((), 4),
+        limits=Limits(cosine=0.99),
+        expected="",
+        speed=None,
+        float_bytes=1000,
+        bytes=400,
+        calibration_samples=0,
+        tries=1,
+        seconds=1.0,
+    )
+    tp.report(onnx_file, tmp_path / "page.html", results=[done])
+    data = data_of(tmp_path / "page.html")
+    overlay = data["overlays"][0]
+    names = [data["model"]["nodes"]["name"][place] for place in overlay["nodes"]]
+    assert [overlay["kinds"][int(number) - 1] for number in overlay["numbers"]] == ["quantized", "float"]
+    assert names == ["node_Conv_6", "node_linear"]
+    assert [row[0]["node"] for row in data["tables"][0]["rows"]][2] == -1
 
 
 def test_verify_writes_a_page(

@@ -7,7 +7,16 @@ from typing import Any
 import click
 
 from torchport.cli.ops import load_libraries
-from torchport.cli.options import gather, library_option, load, model_options, tolerance_options
+from torchport.cli.options import (
+    check_page,
+    gather,
+    library_option,
+    load,
+    model_options,
+    page_option,
+    tolerance_options,
+    write_page,
+)
 from torchport.cli.output import common, print_json, progress
 from torchport.engines.registry import DEFAULT
 
@@ -52,6 +61,7 @@ from torchport.engines.registry import DEFAULT
 @click.option("--narrow", is_flag=True, help="Bound dimensions to the sizes at which the model is right.")
 @click.option("--allow-unproven", is_flag=True, help="Save even if the proof fails; the model says so.")
 @click.option("--verbose", is_flag=True, help="Let torch's own messages through.")
+@page_option
 @model_options
 @common
 def command(
@@ -68,6 +78,7 @@ def command(
     dynamic: tuple[str, ...],
     seed: int,
     trust: bool,
+    page: str | None,
     as_json: bool,
     quiet: bool,
     **options: Any,
@@ -88,6 +99,7 @@ def command(
         from torchport.files.filesystem import check_target
 
         check_target(output)
+        check_page(page)
         options["libraries"] = load_libraries(options["libraries"])
         source = load(model, seed=seed, trust=trust)
         args, kwargs = gather(source, inputs, seed, required=not model.endswith(".pt2"))
@@ -107,6 +119,7 @@ def command(
             progress=say,
             **options,
         )
+    write_page(page, output, exported)
     if as_json:
         print_json(exported)
     else:

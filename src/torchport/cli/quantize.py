@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from torchport.cli.engines import sizes
-from torchport.cli.options import engine_options, library_option
+from torchport.cli.options import check_page, engine_options, library_option, page_option, write_page
 from torchport.cli.output import common, print_json, progress
 from torchport.engines.registry import DEFAULT
 
@@ -51,6 +51,7 @@ def limits(context: click.Context, parameter: click.Parameter, texts: tuple[str,
 @engine_options
 @library_option
 @click.option("--seconds", default=2.0, show_default=True, help="To measure each model for; 0 for no time at all.")
+@page_option
 @click.option("--seed", default=0, show_default=True, help="Seed for made-up data.")
 @common
 def command(
@@ -58,6 +59,7 @@ def command(
     metric: str | None,
     engine_options: dict[str, str],
     libraries: tuple[str, ...],
+    page: str | None,
     as_json: bool,
     quiet: bool,
     **options: Any,
@@ -73,6 +75,7 @@ def command(
     """
     with progress(quiet or as_json) as say:
         say("loading")
+        check_page(page)
         from torchport.cli.ops import load_libraries
         from torchport.optimization.quantizing import quantize
 
@@ -84,6 +87,7 @@ def command(
             progress=say,
             **options,
         )
+    write_page(page, found.path, found)
     if as_json:
         print_json(found)
     else:

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from torchport.cli.bench import sizes
-from torchport.cli.options import library_option
+from torchport.cli.options import check_page, library_option, page_option, write_page
 from torchport.cli.output import common, print_json, progress
 from torchport.cli.quantize import limits
 
@@ -43,6 +43,7 @@ def tolerance(context: click.Context, parameter: click.Parameter, texts: tuple[s
 )
 @library_option
 @click.option("--plot", metavar="FILE", help="Write a picture of times and losses: tuning.svg.")
+@page_option
 @click.option("--seed", default=0, show_default=True, help="Seed for made-up inputs, weights and the order of turns.")
 @click.option("--trust", is_flag=True, help="Load a .pt or .pt2 that runs code when loaded.")
 @common
@@ -52,6 +53,7 @@ def command(
     engines: str | None,
     inputs: tuple[str, ...],
     plot: str | None,
+    page: str | None,
     as_json: bool,
     quiet: bool,
     seed: int,
@@ -74,11 +76,13 @@ def command(
 
         if plot is not None:
             check_plot(plot)
+        check_page(page)
         names = None if engines is None else [name.strip() for name in engines.split(",")]
         given = _inputs(model, inputs, seed)
         tuning = tune(model, output, engines=names, inputs=given, seed=seed, progress=say, **options)
     if plot is not None:
         tuning.plot(plot)
+    write_page(page, tuning.model, tuning)
     if as_json:
         print_json(tuning)
     else:

@@ -74,7 +74,8 @@ def report(
     Args:
         model: an ONNX file, or a model in memory.
         output: the HTML file to write.
-        results: what `compare`, `profile`, `verify`, `bench`, `diff`, `export` or `optimize` gave back for this model.
+        results: what `compare`, `profile`, `verify`, `bench`, `diff`, `export`, `optimize`, `quantize` or
+            `tune` gave back for this model.
         against: a PyTorch or ONNX model to compare with, tensor by tensor; the graph shows the errors.
         inputs: for the comparison and the profile: a tuple in order, or a mapping by name. Made up if None.
         profile: measure the time of each kernel; the graph shows the times.

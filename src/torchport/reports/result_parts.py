@@ -12,7 +12,9 @@ from torchport.benchmark.profile_report import Profile, time_text
 from torchport.comparison.result import Comparison, Layer, short
 from torchport.errors import OptionError
 from torchport.inspection.diff.result import Difference, NodeChange, Nodes
+from torchport.optimization.quantization_report import Layer as QuantizedLayer, Quantized
 from torchport.optimization.result import Optimized
+from torchport.optimization.tuning_result import Tuning, TuningRow
 from torchport.reports.model_tables import Cell, node, number, table
 from torchport.results import Case, Exported, Proof
 from torchport.terminal import human, human_bytes
@@ -36,7 +38,7 @@ def parts_of(result: object, numbers: Numbers) -> Parts:
     """Return what a result adds to the page of its model.
 
     Args:
-        result: a comparison, profile, proof, benchmark, export, optimization or difference.
+        result: a comparison, profile, proof, benchmark, export, optimization, quantization, tuning or difference.
         numbers: the number of each node of the page, by its name.
 
     Raises:
@@ -48,7 +50,7 @@ def parts_of(result: object, numbers: Numbers) -> Parts:
     raise OptionError(
         f"a page shows no {type(result).__name__}",
         where="results",
-        next_step="give what compare, profile, verify, bench, diff, export or optimize gave back",
+        next_step="give what another verb gave back: compare, profile, verify, bench, diff, export, optimize, ...",
     )
 
 
@@ -241,6 +243,59 @@ def _of_optimization(optimized: Optimized, numbers: Numbers) -> Parts:
     return dataclasses.replace(proof, tables=(passes, *proof.tables))
 
 
+def _of_quantization(quantized: Quantized, numbers: Numbers) -> Parts:
+    found = ((_node_of(one, numbers), one) for one in quantized.layers)
+    places = {place: (_PRECISION.index(one.kept) + 1.0, one.why) for place, one in found if place >= 0}
+    alone = [(one.name, one.noise, one.kept == "quantized") for one in quantized.layers if one.noise is not None]
+    noise = [(name, _finite(value), good) for name, value, good in alone]
+    rows = [_quantized_row(layer, numbers) for layer in quantized.layers]
+    heads = ("layer", "operator", "is", "noise alone", "float time", "time", "why", "line")
+    notes = [quantized.scheme, f"accuracy on held-out samples: {quantized.accuracy} (asked: {quantized.limits})"]
+    notes += [f"weights: {human_bytes(quantized.float_bytes)} → {human_bytes(quantized.bytes)}"]
+    notes += [f"measured: {quantized.speed}"] if quantized.speed is not None else []
+    precision = _overlay("Precision", "", "max", "layers that are quantized, and those left in float", places)
+    counted = f"{quantized.quantized_layers} layers quantized, {quantized.float_layers} left in float"
+    return Parts(
+        overlays=({**precision, "kinds": list(_PRECISION)},) if places else (),
+        plots=(_plot("Noise of each layer alone", "", noise, logarithmic=True),) if noise else (),
+        tables=(table("Layers", heads, rows, "\n".join([*notes, *map(str, quantized.findings)])),),
+        verdict={"state": "good" if quantized.accuracy.ok else "bad", "text": f"{counted}; {quantized.accuracy}"},
+    )
+
+
+_PRECISION = ("quantized", "float")
+
+
+def _node_of(layer: QuantizedLayer, numbers: Numbers) -> int:
+    """Return the node of a layer: under its own name, or the one that ONNX Runtime's quantizer gives it."""
+    return numbers.get(layer.name, numbers.get(f"{layer.name}_quant", -1))
+
+
+def _quantized_row(layer: QuantizedLayer, numbers: Numbers) -> list[Cell]:
+    noise: Cell = "" if layer.noise is None else _error(layer.noise)
+    times = [_seconds(layer.float_seconds), _seconds(layer.seconds)]
+    place: Cell = {"text": layer.name, "node": _node_of(layer, numbers)}
+    return [place, layer.operator, layer.kept, noise, *times, layer.why, layer.source]
+
+
+def _of_tuning(tuning: Tuning, numbers: Numbers) -> Parts:
+    rows = [_tuning_row(row) for row in tuning.rows]
+    heads = ("candidate", "is", "time", "speed", "noise", "file", "memory", "why")
+    note = f"best for {tuning.objective}, within {tuning.tolerance}: {tuning.best}"
+    times = [(row.candidate, row.seconds, row.status != "dropped") for row in tuning.rows if row.seconds is not None]
+    return Parts(
+        plots=(_plot("Time of each candidate", "s", times),) if times else (),
+        tables=(table("Tuning", heads, rows, "\n".join([note, *map(str, tuning.findings)])),),
+    )
+
+
+def _tuning_row(row: TuningRow) -> list[Cell]:
+    speed: Cell = "" if row.ratio is None else number(1 / row.ratio, f"{1 / row.ratio:.2f}x")
+    noise: Cell = "" if row.noise is None else _error(row.noise)
+    sizes: list[Cell] = ["" if n is None else number(n, human_bytes(max(n, 0))) for n in (row.size, row.memory)]
+    return [row.candidate, row.status, _seconds(row.seconds), speed, noise, *sizes, row.reason]
+
+
 _KINDS: tuple[tuple[type, Callable[[Any, Numbers], Parts]], ...] = (
     (Comparison, _of_comparison),
     (Profile, _of_profile),
@@ -249,6 +304,8 @@ _KINDS: tuple[tuple[type, Callable[[Any, Numbers], Parts]], ...] = (
     (BenchTable, _of_benchmark),
     (Optimized, _of_optimization),
     (Difference, _of_difference),
+    (Quantized, _of_quantization),
+    (Tuning, _of_tuning),
 )
 
 

@@ -200,6 +200,8 @@ const STATES: Record<string, [string, string]> = {
   renamed: ["#cfe0f5", "#27496d"],
   changed: ["#f6c453", "#8a6200"],
   added: ["#7fcfa0", "#1d6b45"],
+  quantized: ["#7fcfa0", "#1d6b45"],
+  float: ["#f6c453", "#8a6200"],
 };
 
 export function stateColor(kind: string, dark: boolean): { fill: string; ink: string } {
