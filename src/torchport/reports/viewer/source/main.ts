@@ -41,6 +41,10 @@ class Layout {
     }
   }
 
+  get isBusy(): boolean {
+    return this.waiting.size > 0;
+  }
+
   plan(block: Block): Promise<Plan> {
     const { worker } = this;
     if (!worker) return Promise.resolve(arrange(block));
@@ -470,8 +474,8 @@ class Page implements Actions {
   }
 
   /** For the tests: how the page is doing. */
-  get inner(): { tree: Tree; view: View; open: Set<number> } {
-    return { tree: this.tree, view: this.view, open: this.open };
+  get inner(): { tree: Tree; view: View; open: Set<number>; isBusy: () => boolean } {
+    return { tree: this.tree, view: this.view, open: this.open, isBusy: () => this.layout.isBusy };
   }
 }
 

@@ -41,7 +41,11 @@ const shown = (page, node) =>
     const item = tree.find(tree.data.nodes.name.indexOf(name));
     return view.has(item);
   }, node);
-const settled = (page) => page.waitForTimeout(150);
+const settled = async (page) => {
+  await page.waitForTimeout(60); // what was clicked has begun
+  await page.waitForFunction(() => !window.torchportPage.isBusy());
+  await page.waitForTimeout(60); // and is drawn
+};
 
 async function clickBox(page, label) {
   const at = await page.evaluate((wanted) => {
