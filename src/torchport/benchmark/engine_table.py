@@ -133,8 +133,11 @@ class EngineTable(Record):
         lines = [f"{self.model} on {shapes}" + (f", held against {self.reference}" if self.reference else "")]
         head = ("engine", "version", "", "max abs", "load", "latency", "memory")
         lines += table([head, *(row.cells for row in self.rows)], right=(3, 4, 5, 6))
+        by_note: dict[str, list[str]] = {}
         for row in self.rows:
-            lines += [filled(f"  {row.engine}: ", note) for note in row.notes]
+            for note in row.notes:
+                by_note.setdefault(note, []).append(row.engine)
+        lines += [filled(f"  {', '.join(engines)}: ", note) for note, engines in by_note.items()]
         lines += self._opset_lines()
         lines += [filled("  ", str(finding)) for finding in self.findings]
         return "\n".join([*lines, *(["interrupted: this is the table so far"] if self.interrupted else [])])

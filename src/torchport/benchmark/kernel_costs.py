@@ -128,10 +128,10 @@ def without_counting(times: KernelTimes, call_overhead: float, counted: float, p
     calls = sum(kernel.calls for kernel in times.kernels)
     rest = counted - call_overhead * calls
     scale = min(max(plain / rest, _SLOWED[0]), _SLOWED[1]) if rest > 0 else 1.0
-    kernels = [
-        dataclasses.replace(kernel, seconds=max(kernel.seconds - call_overhead * kernel.calls, 0.0) * scale)
-        for kernel in times.kernels
-    ]
+    left = [max(kernel.seconds - call_overhead * kernel.calls, 0.0) for kernel in times.kernels]
+    if times.seconds <= counted and sum(left) * scale > plain:  # one after the other, they take no longer than the run
+        scale = plain / sum(left)
+    kernels = [dataclasses.replace(k, seconds=own * scale) for k, own in zip(times.kernels, left, strict=True)]
     return dataclasses.replace(times, kernels=tuple(kernels))
 
 

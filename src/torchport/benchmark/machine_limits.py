@@ -94,8 +94,10 @@ def raised_limits(engine: str, options: OpenOptions, limits: Limits, nodes: Sequ
             for size in _around((node.bytes_moved or 0) / max(node.calls, 1.0), sorted(bandwidth)):
                 bandwidth[size] = max(bandwidth[size], limits.bandwidth[size] * node.memory)
     raised = dataclasses.replace(limits, multiply_adds=rates, bandwidth=bandwidth)
-    with contextlib.suppress(OSError):
-        _keep(_file(engine, options), raised)
+    file = _file(engine, options)
+    if _kept(file) == limits:
+        with contextlib.suppress(OSError):
+            _keep(file, raised)
     return raised
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
 from torchport.results import Finding, Record
-from torchport.terminal import WIDTH, clip, human, human_bytes, table
+from torchport.terminal import WIDTH, human, human_bytes, table
 
 Bound = Literal["arithmetic", "memory", "neither", "unknown"]
 _FAR = 0.1  # below this part of both limits, neither of them is what takes the time
@@ -337,24 +337,16 @@ class Profile(Record):
 
     def _tree(self, top: int) -> list[str]:
         """Return modules below each other; those below one part in a hundred are left out."""
-        lines = ["", "tree"]
+        rows = [("module", "share", "time", *_AMOUNTS, "of limit")]
         for module in self.modules:
             if module.share < 0.01 and module.module:
                 continue
             depth = len(module.module.split(".")) if module.module else 0
-            name = module.module.rpartition(".")[2] or "(model)"
-            start = f"  {'  ' * depth}{name}"
-            lines.append(clip(f"{start:<34} {time_text(module.seconds):>8}  {_limits(module)}"))
-        between = f"  {'(between nodes)':<32} {time_text(self.between_seconds):>8}"
-        return [*lines, between]
-
-
-def _limits(timed: Timed) -> str:
-    return (
-        timed.sentence.replace(" of the time", "")
-        .replace(" of the arithmetic limit", " arith.")
-        .replace(" of the memory limit", " memory")
-    )
+            name = "  " * depth + (module.module.rpartition(".")[2] or "(model)")
+            rows.append((name, *_times(module), *module.amounts, module.limit_text))
+        share = self.between_seconds / self.run_seconds if self.run_seconds else 0.0
+        rows.append(("(between nodes)", f"{share:.1%}", time_text(self.between_seconds), "", "", ""))
+        return _section("tree", rows, 0, right=(1, 2, 3, 4, 5))
 
 
 def _times(timed: Timed) -> tuple[str, str]:
