@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import click
 
 from torchport.cli.options import check_page, library_option, page_option, write_page
@@ -72,23 +75,18 @@ def command(
     """
     with progress(quiet or as_json) as say:
         say("loading")
-        from torchport.benchmark.feeds import inputs_of
-        from torchport.cli import run
-        from torchport.cli.ops import load_libraries
-        from torchport.files import onnx_files
         from torchport.optimization.optimizing import optimize
 
         check_page(page)
-        feeds = run.read(inputs_of(onnx_files.load(file)), inputs, seed) if inputs else None
         done = optimize(
             file,
             output=output,
             target=target,  # type: ignore[arg-type]  # click has checked it
             fix=fix,
-            inputs=feeds,
+            inputs=_read(file, inputs, seed) if inputs else None,
             measure=not no_measure,
             simplifiers=[name.strip() for name in simplifiers.split(",")] if simplifiers else (),
-            libraries=load_libraries(libraries),
+            libraries=_loaded(libraries) if libraries else (),
             progress=say,
         )
     write_page(page, output, done)
@@ -96,3 +94,20 @@ def command(
         print_json(done)
     else:
         click.echo(str(done))
+
+
+# Imported where they are needed: they take as long as all the rest.
+
+
+def _read(file: str, texts: tuple[str, ...], seed: int) -> Mapping[str, Any]:
+    from torchport.benchmark.feeds import inputs_of
+    from torchport.cli import run
+    from torchport.files import onnx_files
+
+    return run.read(inputs_of(onnx_files.load(file)), texts, seed)
+
+
+def _loaded(libraries: tuple[str, ...]) -> list[str]:
+    from torchport.cli.ops import load_libraries
+
+    return load_libraries(libraries)
