@@ -20,7 +20,8 @@ export function sortable(table: TableData, go: (node: number) => void): HTMLElem
   };
   const heads = table.columns.map((name, n) => {
     const button = h("button", { type: "button" }, name);
-    const head = h("th", { scope: "col", "aria-sort": "none" }, button);
+    const numeric = table.rows.some((row) => isNumber(row[n] ?? ""));
+    const head = h("th", { scope: "col", "aria-sort": "none", class: numeric ? "number" : "" }, button);
     button.addEventListener("click", () => {
       const down = head.getAttribute("aria-sort") !== "descending";
       for (const other of heads) other.setAttribute("aria-sort", "none");

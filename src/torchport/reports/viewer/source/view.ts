@@ -52,12 +52,12 @@ export class View {
     private readonly tree: Tree,
     private readonly events: ViewEvents,
   ) {
-    new ResizeObserver(() => this.refresh()).observe(canvas);
+    new ResizeObserver(() => this.redraw()).observe(canvas);
     for (const query of ["(prefers-color-scheme: dark)", "print"]) {
       matchMedia(query).addEventListener("change", () => {
         this.colors = theme();
         this.drawMap();
-        this.draw();
+        this.redraw();
       });
     }
     this.listen();
@@ -126,13 +126,25 @@ export class View {
     if (first) this.left = width / 2 - (first.x + first.width / 2) * this.scale;
   }
 
+  /** On paper nobody can pan: the whole graph at once. */
+  private print(): void {
+    const before = [this.scale, this.left, this.top] as const;
+    this.fitWhole();
+    this.draw();
+    [this.scale, this.left, this.top] = before;
+  }
+
   whole(): void {
+    this.fitWhole();
+    this.refresh();
+  }
+
+  private fitWhole(): void {
     const { width, height } = this.size();
     if (!this.plan) return;
     this.scale = Math.min((width - 40) / this.plan.width, (height - 40) / this.plan.height, 1.1);
     this.left = (width - this.plan.width * this.scale) / 2;
     this.top = (height - this.plan.height * this.scale) / 2;
-    this.refresh();
   }
 
   center(item: Item): void {
@@ -189,8 +201,13 @@ export class View {
     this.waiting = true;
     requestAnimationFrame(() => {
       this.waiting = false;
-      this.draw();
+      this.redraw();
     });
+  }
+
+  private redraw(): void {
+    if (matchMedia("print").matches) this.print();
+    else this.draw();
   }
 
   // drawing
