@@ -95,7 +95,10 @@ class Scheme:
     @property
     def fields(self) -> dict[str, Any]:
         """Return what the model's metadata says of it."""
-        return {name: value for name, value in dataclasses.asdict(self).items() if value not in ("", None)}
+        entries = dataclasses.asdict(self)
+        return {
+            name: value for name, value in entries.items() if value not in ("", None) and (value or name != "block")
+        }
 
 
 @dataclasses.dataclass(frozen=True)
