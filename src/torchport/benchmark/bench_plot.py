@@ -9,8 +9,8 @@ from xml.sax.saxutils import escape
 
 from torchport.benchmark.bench_table import BenchRow, BenchTable, point_text
 from torchport.benchmark.engine_table import time_text
-from torchport.errors import OptionError, SaveError
-from torchport.files.filesystem import write_atomically
+from torchport.errors import OptionError
+from torchport.files.filesystem import check_target, write_atomically
 from torchport.terminal import clip, human
 
 _LABELS, _BARS, _FIGURES = 260, 420, 90  # widths of the columns
@@ -26,10 +26,7 @@ def check_plot(path: str | os.PathLike[str]) -> None:
         raise OptionError(
             f"a plot is an .svg file, not {target.name}", where=f"--plot {path}", next_step="name it .svg"
         )
-    if not target.parent.is_dir():
-        raise SaveError(
-            f"there is no folder {target.parent}", where=f"--plot {path}", next_step="make the folder first"
-        )
+    check_target(target)
 
 
 def save_plot(result: BenchTable, path: str | os.PathLike[str]) -> None:
