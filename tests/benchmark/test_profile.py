@@ -228,6 +228,24 @@ def test_a_product_between_reshapes_of_the_engine_keeps_its_multiply_adds() -> N
     assert all(node.inserted for node in found.nodes if node.operator == "Reshape")
 
 
+def test_an_lstm_keeps_its_multiply_adds_in_openvino() -> None:
+    """OpenVINO gives the node's name to a transpose behind the sequence, or to none of its steps."""
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm = torch.nn.LSTM(16, 32, batch_first=True)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.lstm(x)[0][:, -1]
+
+    model = tp.export(Net(), (torch.randn(2, 5, 16),)).model
+    found = tp.profile(model, engine="openvino", **QUICK)
+    [lstm] = [node for node in found.nodes if "LSTM" in node.operators]
+    assert lstm.operator == "RNNSeq"
+    assert lstm.multiply_adds == 2 * 5 * 4 * 32 * (16 + 32)
+
+
 def test_no_kernel_is_beyond_a_limit(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """FAKE: the limits are a hundredth of what the machine can do; what the model reaches raises them."""
     low = Limits("a CPU", None, "an engine", {"float32": 1e8}, {1 << 18: 1e8, 128 << 20: 1e8})

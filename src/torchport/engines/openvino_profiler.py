@@ -58,9 +58,10 @@ class OpenVinoProfiler(Profiler):
         groups, removed = _computed(self._model.graph, steps)
         kernels = []
         for position, step in enumerate(steps):
-            if step.name not in totals:
+            if step.name not in totals and (step.kind in _MOVED or not groups[position]):
                 continue
-            seconds = max(totals[step.name] - self._before.get(step.name, 0.0), 0.0) / runs
+            # OpenVINO calls what takes less than a microsecond not run
+            seconds = max(totals.get(step.name, 0.0) - self._before.get(step.name, 0.0), 0.0) / runs
             beside = () if groups[position] else _beside(step, steps, groups)
             kernels.append(
                 Kernel(step.name, step.kind, seconds, 1.0, groups[position], beside, None, "CPU", step.dtype)
@@ -125,13 +126,26 @@ def _add_renamed(steps: Sequence[_Step], anchors: dict[ir.Node, int]) -> None:
     """Give a step under a name of OpenVINO's own the one node that follows what the step reads, if there is one."""
     positions = {step.name: n for n, step in enumerate(steps)}
     for position, step in enumerate(steps):
-        if position in anchors.values():
+        if position in anchors.values() or step.kind in _MOVED:  # nothing is computed by moving
             continue
-        before = {positions[name] for name in step.makers if name in positions}
+        before = _before(step, steps, positions)
         made = [v for node, owner in anchors.items() if owner in before for v in node.outputs]
         free = {user for value in made for user in value.consumers() if user not in anchors}
         if len(free) == 1:
             anchors[free.pop()] = position
+
+
+def _before(step: _Step, steps: Sequence[_Step], positions: Mapping[str, int]) -> set[int]:
+    """Return the steps that make what a step reads, and those before them where they only move it."""
+    found: set[int] = set()
+    pending = [positions[name] for name in step.makers if name in positions]
+    while pending:
+        place = pending.pop()
+        if place not in found:
+            found.add(place)
+            if steps[place].kind in _MOVED:
+                pending += [positions[name] for name in steps[place].makers if name in positions]
+    return found
 
 
 def _beside(step: _Step, steps: Sequence[_Step], groups: Sequence[tuple[ir.Node, ...]]) -> tuple[ir.Node, ...]:
