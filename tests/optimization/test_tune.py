@@ -167,6 +167,19 @@ def test_samples_are_calibrated_with_or_compared_on(model: Path, tmp_path: Path)
     assert not any("made-up" in str(finding) for finding in done.findings)
 
 
+def test_with_a_tolerance_int8_takes_part(model: Path, tmp_path: Path) -> None:
+    samples = [{"x": np.random.default_rng(n).normal(size=(2, 64)).astype(np.float32)} for n in range(8)]
+    only: dict[str, Any] = {"engines": ["onnxruntime"]}
+    done = tp.tune(model, tmp_path / "best", data=samples, tolerance="5%", budget=90, objective="size", **only)
+    int8 = next(row for row in done.rows if row.candidate == "onnxruntime, int8")
+    assert int8.noise is None or 0 < int8.noise < 0.1
+    assert int8.status != "dropped", int8.reason
+    x = samples[0]["x"]
+    exact = onnxruntime.InferenceSession(model).run(None, {"x": x})[0]
+    given = tp.session(tmp_path / "best")(x)
+    assert np.vdot(exact, given) / (np.linalg.norm(exact) * np.linalg.norm(given)) > 0.95
+
+
 # Dropped candidates
 
 

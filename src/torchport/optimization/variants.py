@@ -65,19 +65,21 @@ class VariantFiles:
         done = target.parent / _DONE
         with contextlib.suppress(OSError, ValueError, TypeError):
             return Made(**json.loads(done.read_text(encoding="utf-8")))
-        made = self._make(variant, target, seconds, {**variant.options, **options})
-        text = json.dumps(dataclasses.asdict(made))
-        write_atomically(done, lambda part: part.write_text(text, encoding="utf-8"))
+        made, final = self._make(variant, target, seconds, {**variant.options, **options})
+        if final:
+            text = json.dumps(dataclasses.asdict(made))
+            write_atomically(done, lambda part: part.write_text(text, encoding="utf-8"))
         return made
 
-    def _make(self, variant: Variant, target: Path, seconds: float, options: Mapping[str, Any]) -> Made:
+    def _make(self, variant: Variant, target: Path, seconds: float, options: Mapping[str, Any]) -> tuple[Made, bool]:
+        """Make a variant. The result is final unless the process died: with more time or memory it may be made."""
         given = {**options, "libraries": list(self._common["libraries"])}
         try:
             with self._process(seconds) as process:
                 process.ask("make", verb=variant.verb, model=str(self._model), output=str(target), options=given)
         except CommandError as error:
-            return Made("", str(error.facts["reason"]))
-        return Made(str(target))
+            return Made("", str(error.facts["reason"])), error.facts["refused"] != "died"
+        return Made(str(target)), True
 
     def proof(self, choice: Choice, path: str, *, seconds: float) -> str:
         """Prove a choice beside the model as given. Returns what is wrong; empty if nothing is."""
