@@ -33,6 +33,8 @@ def build_inputs(specs: Sequence[InputSpec], *, seed: int = 0) -> Args:
 
 def _tensors(value: Any) -> Any:
     if isinstance(value, np.ndarray):
+        if value.dtype.kind == "U":
+            raise InputError("an input holds texts, and PyTorch has no tensors of texts", next_step="give numbers")
         return to_torch(value)
     if isinstance(value, dict):
         return {key: _tensors(item) for key, item in value.items()}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 import click
 
 from torchport.cli.options import check_page, library_option, page_option, write_page
 from torchport.cli.output import common, print_json, progress
+from torchport.optimization.result import ONNXRUNTIME, Target
 
 
 def fixed_sizes(context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> dict[str, int]:
@@ -30,8 +31,8 @@ def fixed_sizes(context: click.Context, parameter: click.Parameter, texts: tuple
 @click.option(
     "--for",
     "target",
-    type=click.Choice(["onnxruntime", "openvino", "portable"]),
-    default="onnxruntime",
+    type=click.Choice(get_args(Target)),
+    default=ONNXRUNTIME,
     show_default=True,
     help="The engine it is for; portable keeps to ONNX's own operators.",
 )

@@ -16,7 +16,7 @@ from torchport.errors import OptionError, did_you_mean
 from torchport.files.filesystem import check_target
 from torchport.optimization import pass_runs
 from torchport.optimization.pass_process import PassProcess
-from torchport.optimization.result import Optimized, Target
+from torchport.optimization.result import ONNXRUNTIME, Optimized, Target
 from torchport.results import Exported
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def optimize(
     model: ModelLike | Exported,
     *,
     output: str | os.PathLike[str] | None = None,
-    target: Target = "onnxruntime",
+    target: Target = ONNXRUNTIME,
     fix: Mapping[str, int] | None = None,
     inputs: Mapping[str, Any] | None = None,
     libraries: Sequence[str | os.PathLike[str]] = (),

@@ -12,7 +12,10 @@ from torchport.terminal import WIDTH, shortened, table, wrapped
 if TYPE_CHECKING:
     import onnx_ir as ir
 
+# What a model is optimized for: an engine, or any.
 Target = Literal["onnxruntime", "openvino", "portable"]
+ONNXRUNTIME: Target = "onnxruntime"
+OPENVINO: Target = "openvino"
 PassVerdict = Literal["kept", "nothing to do", "rolled back", "not installed"]
 
 

@@ -17,6 +17,7 @@ from torchport.errors import TorchportError
 from torchport.inputs.create import accepted, made_up
 from torchport.irtools.dims import roots_in
 from torchport.irtools.metadata import read_bounds
+from torchport.optimization.result import ONNXRUNTIME
 from torchport.tensors import Array
 
 _PROCESSES = 3  # of each model
@@ -42,7 +43,7 @@ def representative(model: ir.Model, inputs: Mapping[str, Any] | None, libraries:
 def speed_ratio(before: Path, after: Path, feeds: Mapping[str, Array], libraries: Sequence[Any]) -> Ratio | None:
     """Return the time of the changed model as a part of the other's; None if one of them does not run."""
     candidates = [
-        Candidate(name, "engine", str(path), "onnxruntime", libraries=tuple(map(str, libraries)))
+        Candidate(name, "engine", str(path), ONNXRUNTIME, libraries=tuple(map(str, libraries)))
         for name, path in (("before", before), ("after", after))
     ]
     try:

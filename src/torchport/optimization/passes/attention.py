@@ -18,6 +18,7 @@ from torchport.irtools.node_reader import FLOATS, attribute, constant, input_at,
 from torchport.irtools.traversal import all_nodes
 from torchport.optimization.passes.dataflow import made_by, number, only_user, other_input, size_of
 from torchport.optimization.passes.graph_pass import GraphPass, Work, initializer, is_operator, replace
+from torchport.optimization.result import OPENVINO
 
 OPSET = 23  # the first with Attention
 
@@ -175,7 +176,7 @@ def _apply(model: ir.Model, work: Work) -> None:
         work.looks_at(found.last)
         if found.reason:
             work.left("attention", found.last, found.reason)
-        elif work.target == "openvino":
+        elif work.target == OPENVINO:
             work.left("attention", found.last, "OpenVINO recognizes it by itself")
         elif opset < OPSET:
             reason = f"Attention is an operator from opset {OPSET} on, the model has {opset}"

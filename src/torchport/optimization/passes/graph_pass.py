@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from torchport.irtools.metadata import CALL, MODULE, OPERATOR, SOURCE
 from torchport.irtools.names import name_of
-from torchport.optimization.result import Pattern, Target
+from torchport.optimization.result import ONNXRUNTIME, Pattern, Target
 
 CONTRIB = "com.microsoft"
 ORIGIN = (MODULE, SOURCE, OPERATOR, CALL)
@@ -31,7 +31,7 @@ class Work:
     def __init__(
         self,
         *,
-        target: Target = "onnxruntime",
+        target: Target = ONNXRUNTIME,
         limit_bytes: int = 16 * 2**20,
         journal: Path | None = None,
         most: int | None = None,
@@ -47,7 +47,7 @@ class Work:
     @property
     def contrib(self) -> bool:
         """Check that operators of ONNX Runtime's own may be used."""
-        return self.target == "onnxruntime"
+        return self.target == ONNXRUNTIME
 
     def looks_at(self, node: ir.Node) -> None:
         """Note which node is worked on."""

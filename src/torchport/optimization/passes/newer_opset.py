@@ -8,7 +8,7 @@ from torchport.editing.transaction import take_over
 from torchport.opset.convert import convert
 from torchport.optimization.passes import activations, attention, normalizations, rotary
 from torchport.optimization.passes.graph_pass import GraphPass, Work
-from torchport.optimization.result import Target
+from torchport.optimization.result import ONNXRUNTIME, Target
 
 
 def _apply(model: ir.Model, work: Work) -> None:
@@ -27,7 +27,7 @@ def _needed(model: ir.Model) -> tuple[int, ir.Node | None]:
     return max(wanted, key=lambda pair: pair[0], default=(0, None))
 
 
-_TARGETS: tuple[Target, ...] = ("onnxruntime",)  # the others keep the opset that they were given
+_TARGETS: tuple[Target, ...] = (ONNXRUNTIME,)  # the others keep the opset that they were given
 
 PASS = GraphPass(
     "newer opset",

@@ -24,6 +24,7 @@ from torchport.optimization.passes.dataflow import (
     row_constant,
 )
 from torchport.optimization.passes.graph_pass import GraphPass, Work, initializer, is_operator, replace
+from torchport.optimization.result import OPENVINO
 from torchport.tensors import Array
 
 OPSETS = {"LayerNormalization": 17, "RMSNormalization": 23}
@@ -124,7 +125,7 @@ def _apply(model: ir.Model, work: Work) -> None:
         if opset < needed:
             reason = f"{found.operator} is an operator from opset {needed} on, the model has {opset}"
             work.left(found.kind, found.last, reason)
-        elif work.target == "openvino" and needed > _OPENVINO:
+        elif work.target == OPENVINO and needed > _OPENVINO:
             work.left(found.kind, found.last, "OpenVINO recognizes it by itself")
         elif isinstance(graph, ir.Graph) and found.x.dtype in FLOATS:
             work.looks_at(found.last)

@@ -7,6 +7,7 @@ import onnx_ir as ir
 from torchport.irtools.traversal import all_nodes
 from torchport.optimization.passes.dataflow import made_by
 from torchport.optimization.passes.graph_pass import GraphPass, Work, is_operator
+from torchport.optimization.result import ONNXRUNTIME, OPENVINO
 
 _NORMS = ("LayerNormalization", "RMSNormalization")
 
@@ -29,8 +30,8 @@ def _is_silu(node: ir.Node) -> bool:
 
 
 _REASONS = {
-    "onnxruntime": "ONNX Runtime joins it when it opens the model",
-    "openvino": "OpenVINO joins it when it compiles the model",
+    ONNXRUNTIME: "ONNX Runtime joins it when it opens the model",
+    OPENVINO: "OpenVINO joins it when it compiles the model",
     "portable": "the model's opset has no operator for it",
 }
 

@@ -17,6 +17,7 @@ from torchport.irtools.node_reader import FLOATS, constant, input_at, integer
 from torchport.irtools.traversal import all_nodes
 from torchport.optimization.passes.dataflow import last_size, made_by, number, only_user, other_input, size_of
 from torchport.optimization.passes.graph_pass import GraphPass, Work, initializer, is_operator, replace
+from torchport.optimization.result import OPENVINO
 
 OPSET = 23  # the first with RotaryEmbedding
 
@@ -141,7 +142,7 @@ def _apply(model: ir.Model, work: Work) -> None:
         work.looks_at(found.last)
         if found.reason:
             work.left("rotary embedding", found.last, found.reason)
-        elif work.target == "openvino":
+        elif work.target == OPENVINO:
             work.left("rotary embedding", found.last, "OpenVINO recognizes it by itself")
         elif opset < OPSET:
             reason = f"RotaryEmbedding is an operator from opset {OPSET} on, the model has {opset}"
