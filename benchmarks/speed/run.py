@@ -87,7 +87,13 @@ def measured(name: str, budget: float, seconds: float) -> dict[str, Any]:
         for label, tuning in tunings.items():
             rows[label]["picked"] = tuning.best
     machine = {"cpu": cpu_name(), "cpus": usable_cpus(), "torch": torch.__version__}
-    return {"model": name, "rows": rows, **machine, "findings": [str(f) for f in rounds.watch.findings()]}
+    return {
+        "model": name,
+        "rows": rows,
+        "budget": budget,
+        **machine,
+        "findings": [str(f) for f in rounds.watch.findings()],
+    }
 
 
 def _peers(model: Any, example: dict[str, Any], folder: Path) -> dict[str, str]:
@@ -189,6 +195,7 @@ def _mean(values: list[float]) -> float:
 def page(results: list[dict[str, Any]]) -> str:
     """Return docs/speed.md."""
     labels = [*PEERS, TUNED, TUNED_LOSSY]
+    budgets = sorted({f"{result['budget']:g}" for result in results})
     machine = results[0] if results else {"cpu": "?", "cpus": 0, "torch": "?"}
     lines = [
         "# Speed",
@@ -199,6 +206,7 @@ def page(results: list[dict[str, Any]]) -> str:
         f"Machine: {machine['cpu']}, {machine['cpus']} CPUs, torch {machine['torch']}. Batch 1, random weights.",
         "Figures are times as fast as the file of `torch.onnx.export` in ONNX Runtime, measured side by side, each",
         "candidate in processes of its own; more is better. A dash: it did not run, or its outputs were wrong.",
+        f"Each search had {', '.join(budgets)} seconds.",
         "",
         f"| model | ms | {' | '.join(label for label in labels if label != ORT)} | picked at float32 | picked at 1% |",
         f"|---|---|{'---|' * (len(labels) + 1)}",
