@@ -1,4 +1,4 @@
-"""What `torchport tune` picks, beside PyTorch, ONNX Runtime, onnxslim, onnxsim and OpenVINO, on sixteen models.
+"""Measure the picks of `torchport tune` beside PyTorch, ONNX Runtime, onnxslim, onnxsim and OpenVINO on 16 models.
 
     make bench-speed
     python benchmarks/speed/run.py --only resnet18,bert_base --budget 60

@@ -39,7 +39,6 @@ class Net(nn.Module):
 @pytest.fixture(scope="module", params=["onnxruntime", "nncf"])
 def quantized(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, QdqModel]:
     """The float file and its quantized model."""
-    pytest.importorskip(request.param)
     folder = tmp_path_factory.mktemp("layers")
     torch.manual_seed(0)
     tp.export(Net().eval(), (torch.randn(1, 3, 8, 8),), output=folder / "net.onnx")

@@ -192,7 +192,6 @@ def test_a_metric_that_is_not_a_number_fails(folder: Path) -> None:
 
 
 def test_nncf_quantizes_for_openvino_within_the_limit(folder: Path, tmp_path: Path) -> None:
-    pytest.importorskip("nncf")
     found = tp.quantize(folder / "net.onnx", folder / "net", engine="openvino", output=tmp_path / "a.onnx", seconds=0)
     assert "nncf" in found.scheme
     feeds = held_out(folder, "net")

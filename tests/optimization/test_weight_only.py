@@ -80,7 +80,6 @@ def test_the_matrices_that_hurt_most_stay_in_float(folder: Path, tmp_path: Path)
 
 @pytest.mark.parametrize("scheme", ["int8-weights", "int4-weights"])
 def test_openvino_gets_the_standards_own_operators_from_nncf(folder: Path, tmp_path: Path, scheme: str) -> None:
-    pytest.importorskip("nncf")
     path = tmp_path / "a.onnx"
     options: dict[str, Any] = {"scheme": scheme, "engine": "openvino", "max_drop": {"sqnr": 10}, "seconds": 0}
     found = tp.quantize(folder / "rank3.onnx", folder / "rank3", output=path, **options)

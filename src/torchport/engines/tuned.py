@@ -24,7 +24,7 @@ _FORM = 1
 
 @dataclasses.dataclass(frozen=True)
 class Tuned(Record):
-    """What ``tuned.json`` holds.
+    """The content of ``tuned.json``.
 
     Attributes:
         model: the model's file, in the same folder.

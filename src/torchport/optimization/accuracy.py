@@ -29,7 +29,7 @@ _EXAMPLE = "give a part: --max-drop 1%, --max-drop cosine=0.001, --max-drop sqnr
 
 @dataclasses.dataclass(frozen=True)
 class Limits(Record):
-    """How much worse a model may get. None where nothing was asked.
+    """The limits of a model's loss of accuracy. None where there is no limit.
 
     Attributes:
         cosine: the smallest cosine of an output and its original.
@@ -187,7 +187,7 @@ def _noise(output: OutputAccuracy) -> float:
 
 @dataclasses.dataclass
 class OutputSums:
-    """What is summed over samples of one output beside its original."""
+    """Sums over samples of one output and its original."""
 
     product: float = 0.0
     reference: float = 0.0

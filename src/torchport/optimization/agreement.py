@@ -1,4 +1,4 @@
-"""How far a candidate of a search may be from the model as given.
+"""The difference of a candidate's outputs from those of the model as given, and the limits of it.
 
 Without a tolerance the limits are those of a proof, by dtype. With one they are those of `tp.quantize`, summed over
 all samples.

@@ -128,7 +128,9 @@ def _checked(sample: Sample, inputs: Mapping[str, Array], binder: Binder) -> dic
         if not array.size:
             raise _unusable(sample, name, "is empty", "leave the sample out")
         if array.dtype.kind not in "biuSUO" and not np.isfinite(array.astype(np.float64, copy=False)).all():
-            raise _unusable(sample, name, "has NaN or infinity, which no range can be taken from", "mend or remove it")
+            raise _unusable(
+                sample, name, "has NaN or infinity, which no range can be taken from", "correct or remove it"
+            )
     return arrays
 
 
